@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The one door: arguments -> one of the mains, imported only when it is chosen.
+
+Runs as the .pyz, as `python3 -I <this file>` from an unmodified checkout, and as `python3 -m guard`.
+"""
+
+import os
+import posix
+import sys
+
+if not __package__:
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+USAGE = """usage: eessi-arch-guard                   as Slurm's TaskProlog: directives on stdout
+       eessi-arch-guard --chain PROGRAM   the same, after the site's own TaskProlog
+       eessi-arch-guard --shell           sh code, for: eval "$(eessi-arch-guard --shell)"
+       eessi-arch-guard --check [--json]  what the guard sees on this node and would do
+       eessi-arch-guard --version | --help
+modifiers of the first three: --timeout SECONDS  --prolog-line-max BYTES
+"""
+
+
+def main(arguments: "list[str]", environ: "dict[bytes, bytes]", file: str) -> int:
+    """Runs what the arguments ask for and gives the exit status (design section 2).
+
+    Takes: arguments - without the program's name; environ - as bytes; file - this program, for the restore helper.
+    """
+    first = arguments[0] if arguments else ""
+    if first == "--restore":
+        from guard.arch import helper
+
+        return helper.main()
+    if first == "--check":
+        from guard.arch import check
+
+        return check.main(arguments[1:], environ, file)
+    if first in ("--version", "--help"):
+        from guard import __version__
+
+        print(f"eessi-arch-guard {__version__}" if first == "--version" else USAGE, end="\n" if first[2] == "v" else "")
+        return 0
+    from guard.arch import main as guard
+    from guard.arch import options
+
+    guard.hold_standard_fds()
+    return guard.run(options.parse(arguments), environ, file)
+
+
+def start() -> None:
+    """Calls main with this process's own arguments and environment, and ends the process."""
+    status = main(sys.argv[1:], posix.environ, os.path.abspath(sys.argv[0]))
+    try:
+        sys.stdout.flush()
+    except (OSError, AttributeError):
+        pass  # nobody reads, or fd 1 was closed from the start
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    start()

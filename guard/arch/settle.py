@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The miss path: one decision from an environment, through every stage. Order room: it only orders."""
+
+import os
+
+from guard.arch import decide, delta, detect, emit, request, restore
+from guard.arch.options import Options
+from guard.base import message
+from guard.base.deadline import Deadline
+from guard.base.faults import Fault, JobFault
+from guard.base.watch import Watch
+
+RELOADED = b"EESSI_ARCH_GUARD_RELOADED"
+FAILED = b"EESSI_ARCH_GUARD_FAILED"
+# Another task, or the same a minute later, may do better. Seed guard-emits, "One decision per step".
+_PASSING = ("timeout", "terminated")
+
+
+def outcome(
+    environ: "dict[bytes, bytes]", options: Options, file: str, deadline: Deadline, watch: Watch
+) -> "tuple[emit.Outcome, bool]":
+    """The finished outcome for this environment on this node, and whether it holds for the whole step.
+
+    Takes: environ - one for which request.skip_reason gave None. Never raises a Fault: it becomes the outcome.
+    """
+    was = request.loaded_target(environ)
+    now = None
+    try:
+        survey = detect.survey(environ, deadline, watch)
+        now = decide.choose(was, survey)
+        if now is None:
+            return _nothing(decide.MATCH, survey.remark), True
+        names, why = request.module_names(environ)
+        if why:
+            raise JobFault("unsafe-module-name", why)
+        after = restore.environment(environ, names, was, now, file, deadline, watch)
+        marker = decide.label(was, now)
+        changes = [*delta.between(environ, after), (RELOADED, marker)]
+        if FAILED in environ:
+            changes.append((FAILED, None))
+        directives = emit.render(changes, options.mode, emit.line_max_bytes(environ, options.line_max))
+        text = message.reloaded(len(names), node_name(environ), marker.decode("ascii"))
+        return _said(directives, text), True
+    except Fault as fault:
+        token: request.Target | bytes = fault.code.encode("ascii")
+        if fault.code == "modules-missing" and now is not None:
+            token = now
+        marker = decide.label(was, token)
+        text = message.failed(node_name(environ), marker.decode("ascii"), fault.sentence())
+        return _said(emit.render([(FAILED, marker)], options.mode), text), fault.code not in _PASSING
+
+
+def node_name(environ: "dict[bytes, bytes]") -> str:
+    """The name that Slurm has for this node, else the host's own."""
+    name = environ.get(b"SLURMD_NODENAME") or os.uname().nodename.encode("utf-8", "surrogateescape")
+    return name[:64].decode("utf-8", "backslashreplace")
+
+
+def _nothing(*reasons: str) -> emit.Outcome:
+    text = message.nothing("; ".join(filter(None, reasons)))
+    return emit.Outcome(b"", b"", text.encode("utf-8", "backslashreplace"))
+
+
+def _said(directives: bytes, text: str) -> emit.Outcome:
+    line = text.encode("utf-8", "backslashreplace")
+    return emit.Outcome(directives, line, line)
