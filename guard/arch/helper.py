@@ -25,7 +25,8 @@ TOOLS = (b"/proc/self/root/usr/bin", b"/proc/self/root/bin")
 _WHILE_LOADING = {b"LMOD_SHORT_TIME": b"86400"}
 _WITHOUT_CACHE = {b"LMOD_IGNORE_CACHE": b"1"}
 # Never given to the reload shell: what makes bash or lua run other code first, and variables that bash turns into
-# something else on arrival (bash 5.2 variables.c); likewise names that are none in a shell. Absent before and after, they stay what the task has.
+# something else on arrival (bash 5.2 variables.c); likewise names that are none in
+# a shell. Absent before and after, they stay what the task has.
 _WITHHELD = frozenset(
     b"""BASH_ENV ENV SHELLOPTS BASHOPTS BASH_XTRACEFD PS4 POSIXLY_CORRECT CDPATH GLOBIGNORE IFS LINENO RANDOM SRANDOM
     SECONDS UID EUID PPID BASHPID BASH_SUBSHELL BASH_COMMAND BASH_ARGV0 BASH_COMPAT BASH_LOADABLES_PATH HISTCMD
