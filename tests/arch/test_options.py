@@ -34,7 +34,7 @@ BAD = [
     ["--prolog-line-max", "10"],
     ["--prolog-line-max", "9" * 400],
     ["--prolog-line-max", "-5000"],
-    ["--prolog-line-max", "٥٠٠٠"],
+    ["--prolog-line-max", "\u0665\u0660\u0660\u0660"],
     ["--shell", "--chain", "/p"],
 ]
 
