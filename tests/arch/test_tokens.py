@@ -216,6 +216,17 @@ def processes_with(text: str) -> "list[str]":
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_a_mount_that_hangs_under_the_walk_ends_at_the_deadline(
+    pyz: Path, tree: Tree, moved: Environ, mode: str
+) -> None:
+    strace = need_program("strace")
+    inject = "inject=stat,newfstatat,statx:delay_enter=1000000000"
+    call = [strace, "-f", "-qq", "-o", "/dev/null", "-e", inject, "-P", str(tree.software(ZEN2) / "software"), str(pyz)]
+    call += ["--timeout", "2", *(["--shell"] if mode == "shell" else [])]
+    assert_failed(mode, moved, subprocess.run(call, env=moved, capture_output=True, timeout=60), "timeout")
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_a_detector_that_ignores_sigterm_and_leaves_a_grandchild_with_its_stdout(
     pyz: Path, tree: Tree, moved: Environ, mode: str
 ) -> None:
