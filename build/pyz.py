@@ -25,20 +25,22 @@ HEADER = ROOT / "build" / "header.sh"
 # The zip format's first day; shiv --reproducible uses it as well.
 DATE = (1980, 1, 1, 0, 0, 0)
 SYSTEM_PYTHONS = [f"/usr/bin/python3.{minor}" for minor in range(9, 15)]
-# What the header runs: $1 is the .pyz. Bytecode of this very Python first, sources for every other.
-BOOT = (
-    "import sys; f = sys.argv[1]; del sys.argv[0]; "
-    "sys.path[:0] = [f + chr(47) + sys.implementation.cache_tag, f]; "
-    "from guard.__main__ import start; start()"
-)
-MAIN = """# SPDX-License-Identifier: GPL-2.0-or-later
-import sys
-
-sys.path.insert(0, sys.path[0] + "/" + sys.implementation.cache_tag)
+# What the header runs, and `python3 <file>` as __main__.py; sys.argv[0] is the .pyz. First its real path: zipimport
+# opens the file anew for every module, and `current` may be switched to another version in between.
+START = """try:
+    d = posix.open(sys.argv[0], posix.O_RDONLY | posix.O_CLOEXEC)
+    sys.argv[0] = posix.readlink("/proc/self/fd/%d" % d)
+    posix.close(d)
+except OSError:
+    pass
+f = sys.argv[0]
+sys.path[:0] = [f + "/" + sys.implementation.cache_tag, f]
 from guard.__main__ import start
-
 start()
 """
+# Bytecode of this very Python first, sources for every other.
+BOOT = "import posix, sys\ndel sys.argv[0]\n" + START
+MAIN = "# SPDX-License-Identifier: GPL-2.0-or-later\nimport posix, sys\n" + START
 # Run by each Python: sources on stdin as a zip, the same with bytecode on stdout. Unchecked hashes: the sources lie in
 # the same archive, and an import must not read both.
 COMPILE = """
