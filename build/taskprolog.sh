@@ -7,6 +7,7 @@ guard=${EESSI_ARCH_GUARD_FILE:-/cvmfs/software.eessi.io/eessi-arch-guard/current
 case ${EESSI_SOFTWARE_SUBDIR:+loaded} in '') exit 0 ;; esac
 # `timeout` for a mount that hangs already when the file is looked at; the guard keeps its own, shorter deadline.
 # `sh FILE`, because the mount may be noexec. 7 means: there is nothing to run.
+# shellcheck disable=SC2016  # for the inner sh
 /usr/bin/timeout --foreground -k 5 660 /bin/sh -c '[ -r "$0" ] && [ -s "$0" ] || exit 7; exec /bin/sh "$0" "$@"' "$guard" "$@"
 case $?,${SLURM_LOCALID:-0} in
 7,0) echo "print eessi-arch-guard: skipped, $guard cannot be read on this node" ;;
