@@ -11,7 +11,6 @@
 # Source: cvmfs ae7450e (2024-10) cvmfs/server/*.sh, cvmfs/publish/cmd_*.cc; EESSI filesystem-layer 492b5ab
 # (2026-08) scripts/ingest-tarball.sh.
 set -u
-umask 022
 unset CDPATH GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
 name='eessi-arch-guard.pyz'
 stopped=0

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import need_program
 from tests.publish.conftest import NEW, OLD, git
 from tests.publish.stand import REPO, Publisher, content
 
@@ -42,6 +43,7 @@ def run(
         env=publisher.environ(),
         cwd=cwd,
         umask=umask,
+        input="n\n",  # for whoever asks
         capture_output=True,
         text=True,
         timeout=60,
@@ -51,7 +53,8 @@ def run(
 def command(checkout: Path, *arguments: str, shell: "tuple[str, ...]" = (), fresh: bool = False) -> "list[str]":
     digest = hashlib.sha256((checkout / "dist" / FILE).read_bytes()).hexdigest()
     known = [] if fresh or "--sha256" in arguments or not arguments else ["--sha256", digest]
-    return [*shell, f"{checkout}/cvmfs-publish.sh", *arguments, *known]
+    # A test run in the background has SIGINT and SIGQUIT ignored, and a sh cannot take that back.
+    return ["env", "--default-signal", *shell, f"{checkout}/cvmfs-publish.sh", *arguments, *known]
 
 
 def published(publisher: Publisher, checkout: Path, *arguments: str) -> None:
@@ -65,6 +68,7 @@ def settled(publisher: Publisher, checkouts: "dict[str, Path]", version: "str | 
     """That no transaction is open, nothing forbidden was done, and `current` leads to this whole version."""
     assert not publisher.is_open()
     assert publisher.violations() == ""
+    assert [call for call in publisher.calls() if call[0] == "abort"] in ([], [["abort", "-f", publisher.repo]])
     base = publisher.tree / prefix
     if version is None:
         assert not (base / "current").is_symlink()
@@ -85,6 +89,8 @@ def settled(publisher: Publisher, checkouts: "dict[str, Path]", version: "str | 
 def test_a_version_is_published_in_one_transaction_and_current_leads_to_it(
     publisher: Publisher, checkouts: "dict[str, Path]", shell: "tuple[str, ...]"
 ) -> None:
+    for program in shell[:1]:
+        need_program(program)
     done = run(publisher, checkouts[OLD], "transaction", shell=shell)
     assert done.returncode == 0, done.stderr
     assert publisher.calls() == [
