@@ -176,7 +176,7 @@ LOADED = {"EESSI_SOFTWARE_SUBDIR": "x86_64/generic", "EESSI_INIT_PREFIX": "x"}
 FAILED = "export EESSI_ARCH_GUARD_FAILED=x86_64/generic->archdetect-failed\n"
 
 
-@pytest.mark.parametrize("name", ["taskprolog", "taskprolog-22.05"])
+@pytest.mark.parametrize("name", ["taskprolog", "taskprolog-syslog", "taskprolog-22.05"])
 def test_the_wrapper_runs_the_guard_and_outlives_it(installed: Path, name: str) -> None:
     wrapper = installed / "local" / name
     assert told(wrapper) == (0, "")
