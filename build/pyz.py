@@ -183,7 +183,7 @@ def main() -> int:
     data, build = joined(version[1].decode(), options.python, members)
     listing = check(data)
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    temporary = options.output.with_suffix(".new")
+    temporary = options.output.with_name(f".{options.output.name}.{os.getpid()}")
     temporary.write_bytes(data)
     temporary.chmod(0o755)
     temporary.replace(options.output)
