@@ -19,9 +19,10 @@ try:
             pass
         if at and at[2] == sys.modules["_frozen_importlib_external"].MAGIC_NUMBER.hex():
             archive.seek(at[0])
+            data = archive.read(at[1])
             # Another version has other places; there zipimport finds the modules.
-            if archive.read(8).hex() == at[3]:
-                hot = marshal.loads(archive.read(at[1]))
+            if data[:8].hex() == at[3]:
+                hot = marshal.loads(memoryview(data)[8:])
     sys.path[:0] = [file + "/" + tag, file]
 
     class Hot:
