@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A real Slurm on loopback: an own munged, a slurmctld, and one slurmd for each node name, all on this host.
+
+Several may run on a machine at once: each has its own folder, ports, munge key and socket. Needs root, no systemd.
+The daemons stay in the foreground, as children: what is ended is exactly what was started. A pid file could name a
+process that is long gone, and a number that another one has by now.
+"""
+
+import os
+import pwd
+import random
+import secrets
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "salloc", "scontrol")
+# Below the kernel's range for outgoing connections (ip_local_port_range), so that none of those is in the way.
+_PORTS = range(20000, 32000)
+_START_WAIT_S = 60.0
+_STOP_WAIT_S = 30.0
+_LOOK_S = 0.05
+
+# Short waits everywhere: KillWait is the time between SIGTERM and SIGKILL, in seconds.
+_CONF = """\
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/%n.log
+SlurmctldDebug=info
+SlurmdDebug=info
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+JobAcctGatherType=jobacct_gather/none
+ReturnToService=2
+MpiDefault=none
+SwitchType=switch/none
+SlurmdParameters=config_overrides
+SchedulerParameters=batch_sched_delay=0,sched_interval=1
+KillWait=1
+"""
+
+
+class Cluster:
+    """A Slurm of its own, as a context: started on the way in, ended on the way out.
+
+    conf: the path of its slurm.conf; environ: what a command needs to find it; nodes: the names of its nodes.
+    """
+
+    def __init__(self, folder: Path, lines: Iterable[str] = (), node_count: int = 4, node_cpus_count: int = 64) -> None:
+        """folder - empty, absolute, short (a socket is in it), reachable by users; lines - more for slurm.conf."""
+        self.folder = folder
+        self.conf = folder / "slurm.conf"
+        self.nodes = tuple(f"n{number}" for number in range(1, node_count + 1))
+        self.environ = {b"SLURM_CONF": os.fsencode(self.conf), b"PATH": b"/usr/bin:/bin:/usr/sbin:/sbin"}
+        self._node_cpus_count = node_cpus_count
+        self._lines = list(lines)
+        self._daemons: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> "Cluster":
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Starts the daemons and waits until every node is idle. Raises: RuntimeError - with the end of the logs."""
+        for name in ("munge", "state", "spool"):
+            (self.folder / name).mkdir(mode=0o755)
+        self._configure()
+        munge = self.folder / "munge"
+        key = munge / "key"
+        key.write_bytes(secrets.token_bytes(1024))
+        key.chmod(0o400)
+        files = [f"--{name}={munge}/{name.partition('-')[0]}" for name in ("key-file", "pid-file", "log-file", "seed-file")]
+        self._daemon("munged", "--foreground", f"--socket={munge}/socket", *files)
+        self._wait((munge / "socket").exists, "munged has no socket")
+        self._daemon("slurmctld", "-D", "-f", str(self.conf))
+        for node in self.nodes:
+            self._daemon("slurmd", "-D", "-f", str(self.conf), "-N", node)
+        self._wait(self._is_idle, "not every node is idle")
+
+    def stop(self) -> None:
+        """Ends the jobs, then the daemons. Raises: RuntimeError - a job's slurmstepd would not go."""
+        if len(self._daemons) > 1:
+            self._command("scancel", "--full", "--signal=KILL", "--user=root", check=False)
+            self._command("scancel", "--state=PENDING", check=False)
+            for job in self.jobs():
+                self._command("scancel", job, check=False)
+            until_s = time.monotonic() + _STOP_WAIT_S
+            while self._steps() and time.monotonic() < until_s:
+                time.sleep(_LOOK_S)
+        left = self._steps()
+        for daemon in reversed(self._daemons):
+            daemon.terminate()
+        for daemon in reversed(self._daemons):
+            try:
+                daemon.wait(_STOP_WAIT_S)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+        self._daemons.clear()
+        if left:
+            raise RuntimeError(f"steps that do not end: {left}")
+
+    def reconfigure(self, lines: Iterable[str]) -> None:
+        """Replaces the lines that were given for slurm.conf, and lets the daemons read it again."""
+        self._lines = list(lines)
+        self._write()
+        self._command("scontrol", "reconfigure")
+
+    def run_as(
+        self, user: str, *command: "str | Path", environ: Mapping[bytes, bytes] = {}, timeout_s: float = 60.0
+    ) -> "subprocess.CompletedProcess[bytes]":
+        """What came of a command that a user gave, in the user's home folder. Its stdin is empty."""
+        process = self.popen_as(user, *command, environ=environ)
+        try:
+            output, error = process.communicate(timeout=timeout_s)
+        except BaseException:
+            process.kill()
+            process.communicate()
+            raise
+        return subprocess.CompletedProcess(command, process.returncode, output, error)
+
+    def popen_as(
+        self, user: str, *command: "str | Path", environ: Mapping[bytes, bytes] = {}, stdio: "int | None" = None
+    ) -> "subprocess.Popen[bytes]":
+        """The same, just started. stdio: an fd for its stdin, stdout and stderr instead of pipes, such as a terminal."""
+        account = pwd.getpwnam(user)
+        return subprocess.Popen(
+            command,
+            env={b"HOME": os.fsencode(account.pw_dir), b"USER": os.fsencode(user), **self.environ, **environ},
+            user=account.pw_uid,
+            group=account.pw_gid,
+            extra_groups=[],
+            cwd=account.pw_dir,
+            stdin=subprocess.DEVNULL if stdio is None else stdio,
+            stdout=subprocess.PIPE if stdio is None else stdio,
+            stderr=subprocess.PIPE if stdio is None else stdio,
+            start_new_session=True,
+        )
+
+    def jobs(self) -> "list[str]":
+        """The ids of the jobs that have not ended."""
+        return self._command("squeue", "--noheader", "--format=%A").split()
+
+    def job(self, job_id: str) -> "dict[str, str]":
+        """What slurmctld knows of a job: the words of `scontrol show job` that have a `=`."""
+        words = self._command("scontrol", "--oneliner", "show", "job", job_id).split()
+        return dict(word.split("=", 1) for word in words if "=" in word)
+
+    def wait_job(self, job_id: str, *states: str, timeout_s: float = 60.0) -> "dict[str, str]":
+        """The job once it is in one of the states, such as COMPLETED. Raises: RuntimeError - it is not."""
+        self._wait(lambda: self.job(job_id)["JobState"] in states, f"job {job_id} is not {' or '.join(states)}", timeout_s)
+        return self.job(job_id)
+
+    def logs(self) -> str:
+        """The last lines of every daemon's log, for a person who looks for the reason of a failure."""
+        return "\n".join(
+            f"== {path.name}\n" + "".join(path.open(errors="replace").readlines()[-30:])
+            for path in sorted(self.folder.glob("*.log"))
+        )
+
+    def _configure(self) -> None:
+        ports = _free_ports(len(self.nodes) + 1)
+        host = socket.gethostname().partition(".")[0]
+        self._base = [*_CONF.format(host=host, port=ports.pop(), folder=self.folder).splitlines()]
+        self._base += [
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port}"
+            f" CPUs={self._node_cpus_count} RealMemory=4000 State=UNKNOWN"
+            for node, port in zip(self.nodes, ports)
+        ]
+        self._base.append("PartitionName=p Nodes=ALL Default=YES OverSubscribe=YES MaxTime=60")
+        self._write()
+
+    def _write(self) -> None:
+        self.conf.write_text("\n".join([*self._base, *self._lines, ""]))
+
+    def _daemon(self, *command: str) -> None:
+        with open(self.folder / f"{command[0]}.out", "ab") as out:
+            program = shutil.which(command[0], path=os.fsdecode(self.environ[b"PATH"]))
+            if not program:
+                raise RuntimeError(f"{command[0]} is not installed")
+            process = subprocess.Popen(
+                [program, *command[1:]],
+                env=self.environ,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+        self._daemons.append(process)
+
+    def _command(self, *command: str, check: bool = True) -> str:
+        run = subprocess.run(command, env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+        if check and run.returncode:
+            raise RuntimeError(f"{' '.join(command)}: {run.stderr.decode(errors='replace')}")
+        return run.stdout.decode()
+
+    def _is_idle(self) -> bool:
+        states = self._command("sinfo", "--noheader", "--Node", "--format=%T", check=False).split()
+        return states == ["idle"] * len(self.nodes)
+
+    def _steps(self) -> "list[str]":
+        """The sockets of living slurmstepds, <node>_<job>.<step> (slurmd, stepd_api.c)."""
+        return [path.name for path in self.folder.glob("spool/*/*_*.*") if path.is_socket()]
+
+    def _wait(self, is_so: "Callable[[], bool]", what: str, timeout_s: float = _START_WAIT_S) -> None:
+        until_s = time.monotonic() + timeout_s
+        while not is_so():
+            ended = [daemon.args for daemon in self._daemons if daemon.poll() is not None]
+            if ended or time.monotonic() > until_s:
+                raise RuntimeError(f"{what}; ended: {ended}\n{self.logs()}")
+            time.sleep(_LOOK_S)
+
+
+def _free_ports(count: int) -> "list[int]":
+    """count ports that nobody listens on now."""
+    ports: list[int] = []
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+        ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise RuntimeError("no free ports")

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a site and a user of it have on a test cluster: EESSI, the guard, a TaskProlog, an environment with modules.
+
+The nodes are of different kinds: a TaskProlog made here tells the guard where its node's /proc/cpuinfo is, and the task
+too, so that what a user types there sees the same node.
+"""
+
+import os
+import pwd
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.eessi import tree as eessi
+from tests.slurm.cluster import Cluster
+
+USER = "eessi-guard-test"
+CPUS = {"n1": eessi.HASWELL, "n2": eessi.ZEN2, "n3": eessi.ZEN4, "n4": eessi.GENERIC}
+LOGIN_CPU = eessi.ZEN4
+MATCHING = "n3"
+OTHERS = ("n1", "n2", "n4")
+
+# What the shell that types purge and load has of its own, and what Slurm and the guard add on purpose.
+_OWN = {b"_", b"PWD", b"OLDPWD", b"SHLVL", b"TMPDIR", b"HOSTNAME", b"EESSI_ARCH_GUARD_RELOADED", b"ENVIRONMENT"}
+
+Environ = dict[bytes, bytes]
+
+
+@dataclass
+class Run:
+    """What came of a command or a batch job: status (of a job: its ExitCode), job_id ("" for a command), text."""
+
+    status: str
+    output: str
+    error: str = ""
+    job_id: str = ""
+
+
+class Desk:
+    """Where the tasks of one test leave their environments. task: a program that does so and says nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.chmod(0o777)
+        self.task = folder / "task"
+        # /proc and not `env`: as the program was started, with names that a shell would not pass on.
+        name = "$SLURM_JOB_ID.${SLURM_STEP_ID-batch}.$SLURMD_NODENAME.$SLURM_PROCID.$$.environ"
+        self.task.write_text(f'#!/bin/sh\n/bin/cat /proc/$$/environ >"{folder}/{name}"\n')
+        self.task.chmod(0o755)
+
+    def tasks(self) -> "list[Environ]":
+        """The environments, each as a program of a task was started with."""
+        return [parsed(path.read_bytes()) for path in sorted(self.folder.glob("*.environ"))]
+
+
+@dataclass
+class Site:
+    """A site on a cluster, and its user. folder: reachable by that user; pyz: the guard; home: the user's folder."""
+
+    cluster: Cluster
+    folder: Path
+    pyz: Path
+    tree: eessi.Tree = field(init=False)
+    home: Path = field(init=False)
+    by_node: Path = field(init=False)
+    login: Environ = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pyz = Path(shutil.copy(self.pyz, self.folder))
+        self.home = Path(pwd.getpwnam(USER).pw_dir)
+        self.tree = self.miniature("eessi")
+        self.login = self.logged_in(self.tree)
+        self.by_node = self.wrapper("by-node", f'exec {self.pyz} "$@"')
+        self._references: dict[tuple[frozenset[tuple[bytes, bytes]], str], Environ] = {}
+
+    @property
+    def task_prolog(self) -> Path:
+        """The path that slurm.conf names: a link, so that each test has its own TaskProlog in no time."""
+        return self.folder / "TaskProlog"
+
+    def prolog(self, program: "Path | str") -> None:
+        """Makes a program the TaskProlog of every task that starts from now on."""
+        temporary = self.folder / "TaskProlog.new"
+        temporary.symlink_to(program)
+        temporary.rename(self.task_prolog)
+
+    def script(self, name: str, text: str) -> Path:
+        """An executable sh script."""
+        path = self.folder / name
+        path.write_text("#!/bin/sh\n" + text + "\n")
+        path.chmod(0o755)
+        return path
+
+    def wrapper(self, name: str, text: str) -> Path:
+        """A TaskProlog that makes each node what it is, then goes on with text."""
+        cpuinfo = f"export EESSI_PROC_CPUINFO={self.folder}/cpuinfo/$SLURMD_NODENAME\n"
+        return self.script(name, cpuinfo + 'echo "export EESSI_PROC_CPUINFO=$EESSI_PROC_CPUINFO"\n' + text)
+
+    def miniature(self, name: str) -> eessi.Tree:
+        """A miniature EESSI that the user can use, on a login node of LOGIN_CPU; and the nodes' kinds."""
+        made = eessi.Tree(self.folder / name)
+        (self.folder / "cpuinfo").mkdir(exist_ok=True)
+        for node, cpu in CPUS.items():
+            made.node(cpu)
+            shutil.copy(made.cpuinfo, self.folder / "cpuinfo" / node)
+        made.node(LOGIN_CPU)
+        log = made.root / "detector.log"
+        log.touch()
+        log.chmod(0o666)
+        return made
+
+    def logged_in(
+        self, tree: eessi.Tree, names: Iterable[str] = (eessi.EESSI, "App/1.0"), extra: Mapping[bytes, bytes] = {}
+    ) -> Environ:
+        """What the user has after loading modules on the login node."""
+        own = {b"HOME": os.fsencode(self.home), b"USER": USER.encode(), b"LOGNAME": USER.encode()}
+        return tree.login(names, {**own, **extra})
+
+    def fresh(self, environ: Environ, node: str) -> Environ:
+        """What the user would get who typed purge and load on that node, with environ to start from."""
+        cpuinfo = os.fsencode(self.folder / "cpuinfo" / node)
+        start = {**environ, b"EESSI_PROC_CPUINFO": cpuinfo}
+        start = {name: value for name, value in start.items() if not name.startswith((b"SLURM", b"SRUN_"))}
+        key = (frozenset(start.items()), node)
+        if key not in self._references:
+            self._references[key] = self.tree.fresh(start)
+        return self._references[key]
+
+    def run(
+        self, *command: "str | Path", environ: "Environ | None" = None, timeout_s: float = 60.0
+    ) -> Run:
+        """What came of a command that the user gave, with the modules of the login node unless environ is given."""
+        given = self.login if environ is None else environ
+        run = self.cluster.run_as(USER, *command, environ=given, timeout_s=timeout_s)
+        return Run(str(run.returncode), run.stdout.decode(), run.stderr.decode())
+
+    def submit(self, text: str, *options: str, environ: "Environ | None" = None) -> str:
+        """The id of a batch job of the user's with this text, its output in its own file."""
+        script = self.script("job.sh", text)
+        given = ["sbatch", "--parsable", f"--output={self.folder}/%j.out", *options, str(script)]
+        run = self.run(*given, environ=environ)
+        if run.status != "0":
+            raise RuntimeError(run.error)
+        return run.output.strip()
+
+    def batch(self, text: str, *options: str, environ: "Environ | None" = None, timeout_s: float = 60.0) -> Run:
+        """What came of a batch job, once it has ended, whichever way."""
+        return self.ended(self.submit(text, *options, environ=environ), timeout_s)
+
+    def ended(self, job_id: str, timeout_s: float = 60.0) -> Run:
+        """What came of a job that has been submitted."""
+        states = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
+        job = self.cluster.wait_job(job_id, *states, timeout_s=timeout_s)
+        return Run(job["ExitCode"], (self.folder / f"{job_id}.out").read_text(), job_id=job_id)
+
+    def cache_files(self) -> "list[str]":
+        """The names of what the guard has left in /tmp for this user."""
+        uid = pwd.getpwnam(USER).pw_uid
+        return sorted(path.name for path in Path("/tmp").glob(f".eessi-arch-guard.{uid}.*"))
+
+
+def parsed(data: bytes) -> Environ:
+    """An environment as it lies in /proc: NUL after each entry."""
+    return dict(entry.partition(b"=")[::2] for entry in data.split(b"\0")[:-1])
+
+
+def differences(got: Environ, expected: Environ) -> "dict[bytes, tuple[bytes | None, bytes | None]]":
+    """What a task has and what it should have, by name, where they differ; Slurm's own variables are passed over."""
+    return {
+        name: (got.get(name), expected.get(name))
+        for name in {**got, **expected}
+        if got.get(name) != expected.get(name) and name not in _OWN and not name.startswith((b"SLURM", b"SRUN_"))
+    }
