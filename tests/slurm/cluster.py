@@ -20,6 +20,8 @@ from pathlib import Path
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "salloc", "scontrol")
 # Below the kernel's range for outgoing connections (ip_local_port_range), so that none of those is in the way.
 _PORTS = range(20000, 32000)
+# So that jobs of two clusters on one machine have their own names in /tmp; MaxJobId is 67,043,327.
+_JOB_IDS = (1000, 60_000_000)
 _START_WAIT_S = 60.0
 _STOP_WAIT_S = 30.0
 _LOOK_S = 0.05
@@ -50,8 +52,9 @@ ReturnToService=2
 MpiDefault=none
 SwitchType=switch/none
 SlurmdParameters=config_overrides
-SchedulerParameters=batch_sched_delay=0,sched_interval=1
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 KillWait=1
+FirstJobId={job_id}
 """
 
 
@@ -97,17 +100,16 @@ class Cluster:
         self._daemon("slurmctld", "-D", "-f", str(self.conf))
         for node in self.nodes:
             self._daemon("slurmd", "-D", "-f", str(self.conf), "-N", node)
-        self._wait(self._is_idle, "not every node is idle")
+        self.wait_idle()
 
     def stop(self) -> None:
         """Ends the jobs, then the daemons. Raises: RuntimeError - a job's slurmstepd would not go."""
+        until_s = time.monotonic() + _STOP_WAIT_S
         if len(self._daemons) > 1:
-            self._command("scancel", "--full", "--signal=KILL", "--user=root", check=False)
-            self._command("scancel", "--state=PENDING", check=False)
-            for job in self.jobs():
-                self._command("scancel", job, check=False)
-            until_s = time.monotonic() + _STOP_WAIT_S
-            while self._steps() and time.monotonic() < until_s:
+            jobs = self.jobs()
+            if jobs:
+                self._command("scancel", *jobs, check=False)
+            while not self._is_idle() and time.monotonic() < until_s:
                 time.sleep(_LOOK_S)
         left = self._steps()
         for daemon in reversed(self._daemons):
@@ -173,6 +175,10 @@ class Cluster:
         self._wait(lambda: self.job(job_id)["JobState"] in states, f"job {job_id} is not {' or '.join(states)}", timeout_s)
         return self.job(job_id)
 
+    def wait_idle(self) -> None:
+        """Waits until every node is idle: no job, and no Epilog of one. Raises: RuntimeError - it does not come."""
+        self._wait(self._is_idle, "not every node is idle")
+
     def logs(self) -> str:
         """The last lines of every daemon's log, for a person who looks for the reason of a failure."""
         return "\n".join(
@@ -183,7 +189,7 @@ class Cluster:
     def _configure(self) -> None:
         ports = _free_ports(len(self.nodes) + 1)
         host = socket.gethostname().partition(".")[0]
-        self._base = [*_CONF.format(host=host, port=ports.pop(), folder=self.folder).splitlines()]
+        self._base = [*_CONF.format(host=host, port=ports.pop(), folder=self.folder, job_id=random.randrange(*_JOB_IDS)).splitlines()]
         self._base += [
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port}"
             f" CPUs={self._node_cpus_count} RealMemory=4000 State=UNKNOWN"

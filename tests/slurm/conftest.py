@@ -39,7 +39,6 @@ def cluster(folder: Path) -> "Iterator[slurm.Cluster]":
     place.mkdir()
     own.mkdir()
     (place / "TaskProlog").symlink_to("/bin/true")
-    (place / "Epilog").symlink_to("/bin/true")
     lines = [f"TaskProlog={place}/TaskProlog", f"Epilog={place}/Epilog", "LaunchParameters=use_interactive_step"]
     with slurm.Cluster(own, lines) as running:
         yield running

@@ -72,6 +72,10 @@ class Site:
         self.tree = self.miniature("eessi")
         self.login = self.logged_in(self.tree)
         self.by_node = self.wrapper("by-node", f'exec {self.pyz} "$@"')
+        self.script("Epilog", f"exec {self.pyz} --clean")
+        self.output = self.folder / "output"
+        self.output.mkdir()
+        self.output.chmod(0o777)
         self._references: dict[tuple[frozenset[tuple[bytes, bytes]], str], Environ] = {}
 
     @property
@@ -117,10 +121,13 @@ class Site:
         own = {b"HOME": os.fsencode(self.home), b"USER": USER.encode(), b"LOGNAME": USER.encode()}
         return tree.login(names, {**own, **extra})
 
+    def at(self, node: str, environ: Environ) -> Environ:
+        """environ as TaskProlog's wrapper has it on that node, without a guard."""
+        return {**environ, b"EESSI_PROC_CPUINFO": os.fsencode(self.folder / "cpuinfo" / node)}
+
     def fresh(self, environ: Environ, node: str) -> Environ:
         """What the user would get who typed purge and load on that node, with environ to start from."""
-        cpuinfo = os.fsencode(self.folder / "cpuinfo" / node)
-        start = {**environ, b"EESSI_PROC_CPUINFO": cpuinfo}
+        start = self.at(node, environ)
         start = {name: value for name, value in start.items() if not name.startswith((b"SLURM", b"SRUN_"))}
         key = (frozenset(start.items()), node)
         if key not in self._references:
@@ -138,7 +145,7 @@ class Site:
     def submit(self, text: str, *options: str, environ: "Environ | None" = None) -> str:
         """The id of a batch job of the user's with this text, its output in its own file."""
         script = self.script("job.sh", text)
-        given = ["sbatch", "--parsable", f"--output={self.folder}/%j.out", *options, str(script)]
+        given = ["sbatch", "--parsable", f"--output={self.output}/%j.out", *options, str(script)]
         run = self.run(*given, environ=environ)
         if run.status != "0":
             raise RuntimeError(run.error)
@@ -152,12 +159,12 @@ class Site:
         """What came of a job that has been submitted."""
         states = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
         job = self.cluster.wait_job(job_id, *states, timeout_s=timeout_s)
-        return Run(job["ExitCode"], (self.folder / f"{job_id}.out").read_text(), job_id=job_id)
+        return Run(job["ExitCode"], (self.output / f"{job_id}.out").read_text(), job_id=job_id)
 
-    def cache_files(self) -> "list[str]":
-        """The names of what the guard has left in /tmp for this user."""
+    def cache_files(self, job_id: str) -> "list[str]":
+        """The names of what the guard has left in /tmp for a job of the user's."""
         uid = pwd.getpwnam(USER).pw_uid
-        return sorted(path.name for path in Path("/tmp").glob(f".eessi-arch-guard.{uid}.*"))
+        return sorted(path.name for path in Path("/tmp").glob(f".eessi-arch-guard.{uid}.*.{job_id}.*"))
 
 
 def parsed(data: bytes) -> Environ:
