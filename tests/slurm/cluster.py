@@ -96,7 +96,7 @@ class Cluster:
         key.chmod(0o400)
         files = [f"--{name}={munge}/{name.partition('-')[0]}" for name in ("key-file", "pid-file", "log-file", "seed-file")]
         self._daemon("munged", "--foreground", f"--socket={munge}/socket", *files)
-        self._wait((munge / "socket").exists, "munged has no socket")
+        self.wait_for((munge / "socket").exists, "munged has no socket")
         self._daemon("slurmctld", "-D", "-f", str(self.conf))
         for node in self.nodes:
             self._daemon("slurmd", "-D", "-f", str(self.conf), "-N", node)
@@ -108,7 +108,7 @@ class Cluster:
         if len(self._daemons) > 1:
             jobs = self.jobs()
             if jobs:
-                self._command("scancel", *jobs, check=False)
+                self.command("scancel", *jobs, check=False)
             while not self._is_idle() and time.monotonic() < until_s:
                 time.sleep(_LOOK_S)
         left = self._steps()
@@ -128,7 +128,7 @@ class Cluster:
         """Replaces the lines that were given for slurm.conf, and lets the daemons read it again."""
         self._lines = list(lines)
         self._write()
-        self._command("scontrol", "reconfigure")
+        self.command("scontrol", "reconfigure")
 
     def run_as(
         self, user: str, *command: "str | Path", environ: Mapping[bytes, bytes] = {}, timeout_s: float = 60.0
@@ -144,9 +144,9 @@ class Cluster:
         return subprocess.CompletedProcess(command, process.returncode, output, error)
 
     def popen_as(
-        self, user: str, *command: "str | Path", environ: Mapping[bytes, bytes] = {}, stdio: "int | None" = None
+        self, user: str, *command: "str | Path", environ: Mapping[bytes, bytes] = {}, stdio_fd: "int | None" = None
     ) -> "subprocess.Popen[bytes]":
-        """The same, just started. stdio: an fd for its stdin, stdout and stderr instead of pipes, such as a terminal."""
+        """The same, just started. stdio_fd: for its stdin, stdout and stderr instead of pipes, such as a terminal."""
         account = pwd.getpwnam(user)
         return subprocess.Popen(
             command,
@@ -155,34 +155,50 @@ class Cluster:
             group=account.pw_gid,
             extra_groups=[],
             cwd=account.pw_dir,
-            stdin=subprocess.DEVNULL if stdio is None else stdio,
-            stdout=subprocess.PIPE if stdio is None else stdio,
-            stderr=subprocess.PIPE if stdio is None else stdio,
+            stdin=subprocess.DEVNULL if stdio_fd is None else stdio_fd,
+            stdout=subprocess.PIPE if stdio_fd is None else stdio_fd,
+            stderr=subprocess.PIPE if stdio_fd is None else stdio_fd,
             start_new_session=True,
         )
 
+    def command(self, *command: str, check: bool = True) -> str:
+        """What a command of root's prints. Raises: RuntimeError - its status is not 0, and check."""
+        run = subprocess.run(command, env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+        if check and run.returncode:
+            raise RuntimeError(f"{' '.join(command)}: {run.stderr.decode(errors='replace')}")
+        return run.stdout.decode()
+
     def jobs(self) -> "list[str]":
         """The ids of the jobs that have not ended."""
-        return self._command("squeue", "--noheader", "--format=%A").split()
+        return self.command("squeue", "--noheader", "--format=%A").split()
 
     def job(self, job_id: str) -> "dict[str, str]":
         """What slurmctld knows of a job: the words of `scontrol show job` that have a `=`."""
-        words = self._command("scontrol", "--oneliner", "show", "job", job_id).split()
+        words = self.command("scontrol", "--oneliner", "show", "job", job_id).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
     def wait_job(self, job_id: str, *states: str, timeout_s: float = 60.0) -> "dict[str, str]":
         """The job once it is in one of the states, such as COMPLETED. Raises: RuntimeError - it is not."""
-        self._wait(lambda: self.job(job_id)["JobState"] in states, f"job {job_id} is not {' or '.join(states)}", timeout_s)
+        self.wait_for(lambda: self.job(job_id)["JobState"] in states, f"job {job_id} is not {' or '.join(states)}", timeout_s)
         return self.job(job_id)
 
     def wait_idle(self) -> None:
         """Waits until every node is idle: no job, and no Epilog of one. Raises: RuntimeError - it does not come."""
-        self._wait(self._is_idle, "not every node is idle")
+        self.wait_for(self._is_idle, "not every node is idle")
+
+    def wait_for(self, is_so: "Callable[[], bool]", what: str, timeout_s: float = _START_WAIT_S) -> None:
+        """Waits until is_so(). Raises: RuntimeError - it does not come, or a daemon has ended."""
+        until_s = time.monotonic() + timeout_s
+        while not is_so():
+            ended = [daemon.args for daemon in self._daemons if daemon.poll() is not None]
+            if ended or time.monotonic() > until_s:
+                raise RuntimeError(f"{what}; ended: {ended}\n{self.logs()}")
+            time.sleep(_LOOK_S)
 
     def logs(self) -> str:
         """The last lines of every daemon's log, for a person who looks for the reason of a failure."""
         return "\n".join(
-            f"== {path.name}\n" + "".join(path.open(errors="replace").readlines()[-30:])
+            f"== {path.name}\n" + "".join(path.open(errors="replace").readlines()[-12:])
             for path in sorted(self.folder.glob("*.log"))
         )
 
@@ -217,27 +233,13 @@ class Cluster:
             )
         self._daemons.append(process)
 
-    def _command(self, *command: str, check: bool = True) -> str:
-        run = subprocess.run(command, env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
-        if check and run.returncode:
-            raise RuntimeError(f"{' '.join(command)}: {run.stderr.decode(errors='replace')}")
-        return run.stdout.decode()
-
     def _is_idle(self) -> bool:
-        states = self._command("sinfo", "--noheader", "--Node", "--format=%T", check=False).split()
+        states = self.command("sinfo", "--noheader", "--Node", "--format=%T", check=False).split()
         return states == ["idle"] * len(self.nodes)
 
     def _steps(self) -> "list[str]":
         """The sockets of living slurmstepds, <node>_<job>.<step> (slurmd, stepd_api.c)."""
         return [path.name for path in self.folder.glob("spool/*/*_*.*") if path.is_socket()]
-
-    def _wait(self, is_so: "Callable[[], bool]", what: str, timeout_s: float = _START_WAIT_S) -> None:
-        until_s = time.monotonic() + timeout_s
-        while not is_so():
-            ended = [daemon.args for daemon in self._daemons if daemon.poll() is not None]
-            if ended or time.monotonic() > until_s:
-                raise RuntimeError(f"{what}; ended: {ended}\n{self.logs()}")
-            time.sleep(_LOOK_S)
 
 
 def _free_ports(count: int) -> "list[int]":

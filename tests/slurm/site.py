@@ -7,7 +7,9 @@ too, so that what a user types there sees the same node.
 
 import os
 import pwd
+import select
 import shutil
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,10 +91,10 @@ class Site:
         temporary.symlink_to(program)
         temporary.rename(self.task_prolog)
 
-    def script(self, name: str, text: str) -> Path:
-        """An executable sh script."""
+    def script(self, name: str, text: str, shell: str = "/bin/sh") -> Path:
+        """An executable script."""
         path = self.folder / name
-        path.write_text("#!/bin/sh\n" + text + "\n")
+        path.write_text(f"#!{shell}\n{text}\n")
         path.chmod(0o755)
         return path
 
@@ -142,9 +144,30 @@ class Site:
         run = self.cluster.run_as(USER, *command, environ=given, timeout_s=timeout_s)
         return Run(str(run.returncode), run.stdout.decode(), run.stderr.decode())
 
+    def typed(self, text: str, *command: str, environ: "Environ | None" = None, timeout_s: float = 60.0) -> str:
+        """What a terminal showed in which the user gave a command and then typed text, until the command ended."""
+        ours_fd, users_fd = os.openpty()
+        given = self.login if environ is None else environ
+        with self.cluster.popen_as(
+            USER, "setsid", "--ctty", "--wait", *command, environ=given, stdio_fd=users_fd
+        ) as process:
+            os.close(users_fd)
+            os.write(ours_fd, text.encode())
+            shown = bytearray()
+            until_s = time.monotonic() + timeout_s
+            while select.select([ours_fd], [], [], max(0.0, until_s - time.monotonic()))[0]:
+                try:
+                    shown += os.read(ours_fd, 65536)
+                except OSError:  # nobody has the terminal open any more
+                    break
+            else:
+                process.kill()
+            os.close(ours_fd)
+        return shown.decode()
+
     def submit(self, text: str, *options: str, environ: "Environ | None" = None) -> str:
         """The id of a batch job of the user's with this text, its output in its own file."""
-        script = self.script("job.sh", text)
+        script = self.script("job.sh", text, "/bin/bash")
         given = ["sbatch", "--parsable", f"--output={self.output}/%j.out", *options, str(script)]
         run = self.run(*given, environ=environ)
         if run.status != "0":
