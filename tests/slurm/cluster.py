@@ -182,9 +182,9 @@ class Cluster:
         self.wait_for(lambda: self.job(job_id)["JobState"] in states, f"job {job_id} is not {' or '.join(states)}", timeout_s)
         return self.job(job_id)
 
-    def wait_idle(self) -> None:
-        """Waits until every node is idle: no job, and no Epilog of one. Raises: RuntimeError - it does not come."""
-        self.wait_for(self._is_idle, "not every node is idle")
+    def wait_idle(self, *nodes: str) -> None:
+        """Waits until the nodes, or all, are idle: no job, and no Epilog of one. Raises: RuntimeError - they are not."""
+        self.wait_for(lambda: self._is_idle(*nodes), "not every node is idle")
 
     def wait_for(self, is_so: "Callable[[], bool]", what: str, timeout_s: float = _START_WAIT_S) -> None:
         """Waits until is_so(). Raises: RuntimeError - it does not come, or a daemon has ended."""
@@ -233,9 +233,10 @@ class Cluster:
             )
         self._daemons.append(process)
 
-    def _is_idle(self) -> bool:
-        states = self.command("sinfo", "--noheader", "--Node", "--format=%T", check=False).split()
-        return states == ["idle"] * len(self.nodes)
+    def _is_idle(self, *nodes: str) -> bool:
+        wanted = nodes or self.nodes
+        shown = self.command("sinfo", "--noheader", "--Node", "--format=%T", f"--nodes={','.join(wanted)}", check=False)
+        return shown.split() == ["idle"] * len(wanted)
 
     def _steps(self) -> "list[str]":
         """The sockets of living slurmstepds, <node>_<job>.<step> (slurmd, stepd_api.c)."""

@@ -144,6 +144,24 @@ class Site:
         run = self.cluster.run_as(USER, *command, environ=given, timeout_s=timeout_s)
         return Run(str(run.returncode), run.stdout.decode(), run.stderr.decode())
 
+    def detector(self, desk: Desk, text: str) -> Environ:
+        """What makes the guard ask another detector, a bash script of this text. EESSI's own module does not."""
+        init = desk.folder / "init"
+        init.mkdir()
+        (init / "eessi_archdetect.sh").write_text(text)
+        return {b"EESSI_INIT_PREFIX": os.fsencode(init)}
+
+    def hanging(self, desk: Desk) -> Environ:
+        """What makes the guard ask a detector that never answers."""
+        return self.detector(desk, f'[ "$1" = -a ] && echo $$ $PPID >{desk.folder}/hung; exec sleep 600\n')
+
+    def hung(self, desk: Desk) -> "tuple[int, int]":
+        """The pids of a detector that hangs and of the guard that waits for it, once there are."""
+        file = desk.folder / "hung"
+        self.cluster.wait_for(lambda: file.exists() and file.read_text().endswith("\n"), "no detector hangs")
+        detector, guard = file.read_text().split()
+        return int(detector), int(guard)
+
     def typed(self, text: str, *command: str, environ: "Environ | None" = None, timeout_s: float = 60.0) -> str:
         """What a terminal showed in which the user gave a command and then typed text, until the command ended."""
         ours_fd, users_fd = os.openpty()
@@ -184,10 +202,22 @@ class Site:
         job = self.cluster.wait_job(job_id, *states, timeout_s=timeout_s)
         return Run(job["ExitCode"], (self.output / f"{job_id}.out").read_text(), job_id=job_id)
 
+    def idle(self) -> None:
+        """Waits until no node of CPUS has a job or an Epilog of one."""
+        self.cluster.wait_idle(*CPUS)
+
     def cache_files(self, job_id: str) -> "list[str]":
         """The names of what the guard has left in /tmp for a job of the user's."""
         uid = pwd.getpwnam(USER).pw_uid
         return sorted(path.name for path in Path("/tmp").glob(f".eessi-arch-guard.{uid}.*.{job_id}.*"))
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and not just waiting for its parent to notice its end."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def parsed(data: bytes) -> Environ:

@@ -105,7 +105,7 @@ def test_no_cache_file_survives_clean_in_the_epilog(site: Site, desk: Desk) -> N
     look = f"srun -N4 ls -A /tmp >>{seen}; ls -A /tmp >>{seen}"
     run = site.batch(f"srun -N4 -n8 true; {look}", "-N4")
     assert f".{run.job_id}.batch.prolog." in seen.read_text()
-    site.cluster.wait_idle()
+    site.idle()
     assert site.cache_files(run.job_id) == []
 
 
@@ -115,7 +115,7 @@ def test_no_cache_file_of_a_het_job_survives_clean_in_the_epilog(site: Site, des
     run = site.run("salloc", "-w", "n1", ":", "-w", "n2", "sh", "-c", typed)
     assert run.status == "0", run
     assert ".n1." in seen.read_text() and ".n2." in seen.read_text()
-    site.cluster.wait_idle()
+    site.idle()
     assert site.cache_files(run.output.split()[-1]) == []
 
 

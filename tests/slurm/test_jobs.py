@@ -39,7 +39,7 @@ def test_a_batch_script_and_its_steps_of_1_2_and_64_tasks(site: Site, desk: Desk
 def test_a_job_array(site: Site, desk: Desk) -> None:
     site.submit(str(desk.task), "--array=0-3", "--nodelist=n2")
     site.cluster.wait_for(lambda: len(desk.tasks()) == 4, "four tasks do not come")
-    site.cluster.wait_idle()
+    site.idle()
     assert sorted(task[b"SLURM_ARRAY_TASK_ID"] for task in desk.tasks()) == [b"0", b"1", b"2", b"3"]
     assert [wrong(site, task) for task in desk.tasks()] == [{}] * len(desk.tasks())
 
