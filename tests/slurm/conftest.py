@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import need, need_program
 from tests.eessi.tree import lmod_init
 from tests.slurm import cluster as slurm
-from tests.slurm.site import USER, Desk, Site
+from tests.slurm.site import CPUS, OVERDUE_NODE, USER, Desk, Overdue, Site
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +40,7 @@ def cluster(folder: Path) -> "Iterator[slurm.Cluster]":
     own.mkdir()
     (place / "TaskProlog").symlink_to("/bin/true")
     lines = [f"TaskProlog={place}/TaskProlog", f"Epilog={place}/Epilog", "LaunchParameters=use_interactive_step"]
-    with slurm.Cluster(own, lines) as running:
+    with slurm.Cluster(own, lines, node_count=len(CPUS) + 1) as running:
         yield running
 
 
@@ -51,8 +51,20 @@ def shared_site(cluster: slurm.Cluster, folder: Path, pyz: Path) -> Site:
     return Site(cluster, folder / "site", pyz)
 
 
+@pytest.fixture(scope="session")
+def overdue(shared_site: Site) -> Overdue:
+    """A job on a node of its own whose guard hangs and whose time limit is over in a minute, Slurm's shortest. Started
+    before all other tests, so that theirs is the time it takes."""
+    shared_site.prolog(shared_site.by_node)
+    desk = Desk(Path(tempfile.mkdtemp(prefix="desk-", dir=shared_site.folder)))
+    environ = {**shared_site.login, **shared_site.hanging(desk), b"EESSI_ARCH_GUARD_TIMEOUT": b"600"}
+    job_id = shared_site.submit(str(desk.task), "-w", OVERDUE_NODE, "--time=1", environ=environ)
+    detector, guard = shared_site.hung(desk)
+    return Overdue(desk, job_id, detector, guard)
+
+
 @pytest.fixture
-def site(shared_site: Site) -> "Iterator[Site]":
+def site(shared_site: Site, overdue: Overdue) -> "Iterator[Site]":
     """The site with the guard as every node's TaskProlog; what a test changes is undone after it."""
     shared_site.prolog(shared_site.by_node)
     yield shared_site

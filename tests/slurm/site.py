@@ -20,6 +20,8 @@ from tests.slurm.cluster import Cluster
 USER = "eessi-guard-test"
 CPUS = {"n1": eessi.HASWELL, "n2": eessi.ZEN2, "n3": eessi.ZEN4, "n4": eessi.GENERIC}
 LOGIN_CPU = eessi.ZEN4
+ALL = "--nodelist=" + ",".join(CPUS)
+OVERDUE_NODE = "n5"
 MATCHING = "n3"
 OTHERS = ("n1", "n2", "n4")
 
@@ -54,6 +56,16 @@ class Desk:
     def tasks(self) -> "list[Environ]":
         """The environments, each as a program of a task was started with."""
         return [parsed(path.read_bytes()) for path in sorted(self.folder.glob("*.environ"))]
+
+
+@dataclass
+class Overdue:
+    """A job whose guard waits for a detector that hangs: their pids, and where its tasks would report."""
+
+    desk: Desk
+    job_id: str
+    detector: int
+    guard: int
 
 
 @dataclass
@@ -107,7 +119,7 @@ class Site:
         """A miniature EESSI that the user can use, on a login node of LOGIN_CPU; and the nodes' kinds."""
         made = eessi.Tree(self.folder / name)
         (self.folder / "cpuinfo").mkdir(exist_ok=True)
-        for node, cpu in CPUS.items():
+        for node, cpu in {**CPUS, OVERDUE_NODE: eessi.HASWELL}.items():
             made.node(cpu)
             shutil.copy(made.cpuinfo, self.folder / "cpuinfo" / node)
         made.node(LOGIN_CPU)

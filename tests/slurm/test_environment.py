@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.eessi import tree as eessi
-from tests.slurm.site import CPUS, LOGIN_CPU, MATCHING, OTHERS, USER, Desk, Site, differences
+from tests.slurm.site import ALL, CPUS, LOGIN_CPU, MATCHING, OTHERS, USER, Desk, Site, differences
 
 pytestmark = pytest.mark.xdist_group("slurm")
 
@@ -17,7 +17,7 @@ FAILED = b"EESSI_ARCH_GUARD_FAILED"
 
 
 def test_each_task_of_a_step_over_all_kinds_of_nodes_has_its_nodes_environment(site: Site, desk: Desk) -> None:
-    run = site.run("srun", "-N4", "--ntasks-per-node=2", desk.task)
+    run = site.run("srun", ALL, "--ntasks-per-node=2", desk.task)
     assert run.status == "0", run
     tasks = desk.tasks()
     assert sorted(task[b"SLURMD_NODENAME"].decode() for task in tasks) == sorted([*CPUS, *CPUS])
@@ -33,7 +33,7 @@ def test_each_task_of_a_step_over_all_kinds_of_nodes_has_its_nodes_environment(s
 
 
 def test_the_message_shows_once_for_each_node_that_differs_and_not_for_one_that_matches(site: Site, desk: Desk) -> None:
-    run = site.run("srun", "-N4", "--ntasks-per-node=2", "true")
+    run = site.run("srun", ALL, "--ntasks-per-node=2", "true")
     lines = sorted(run.output.splitlines())
     assert lines == sorted(
         f"eessi-arch-guard: reloaded 5 modules on {node}: {LOGIN_CPU}->{CPUS[node]}" for node in OTHERS
@@ -41,7 +41,7 @@ def test_the_message_shows_once_for_each_node_that_differs_and_not_for_one_that_
 
 
 def test_a_program_without_a_path_is_the_one_of_the_nodes_target(site: Site) -> None:
-    run = site.run("srun", "-N4", "--ntasks-per-node=1", "--label", "app")
+    run = site.run("srun", ALL, "--ntasks-per-node=1", "--label", "app")
     said = sorted(line.partition(": ")[2] for line in run.output.splitlines() if "App" in line)
     assert said == sorted(f"App for {cpu}" for cpu in CPUS.values())
 
@@ -103,7 +103,7 @@ def test_sixty_four_tasks_make_one_decision(site: Site, desk: Desk) -> None:
 def test_no_cache_file_survives_clean_in_the_epilog(site: Site, desk: Desk) -> None:
     seen = desk.folder / "seen"
     look = f"srun -N4 ls -A /tmp >>{seen}; ls -A /tmp >>{seen}"
-    run = site.batch(f"srun -N4 -n8 true; {look}", "-N4")
+    run = site.batch(f"srun -n8 true; {look}", ALL)
     assert f".{run.job_id}.batch.prolog." in seen.read_text()
     site.idle()
     assert site.cache_files(run.job_id) == []
