@@ -112,8 +112,7 @@ def header(version: str, build: str, pythons: "list[str]") -> bytes:
         if not re.fullmatch(r"/[A-Za-z0-9._/+-]+", python):
             raise SystemExit(f"--python takes an absolute path of plain characters, not {python!r}")
     text = HEADER.read_text()
-    # In the same form as the others: a pattern that matches only itself, so that a missing one is passed over.
-    first = " ".join(f"{python[:-1]}[{python[-1]}]" for python in pythons)
+    first = " ".join(pythons)
     for mark, value in (("@VERSION@", version), ("@BUILD@", build), ("@PYTHON@", first), ("@BOOT@", BOOT)):
         text = text.replace(mark, value)
     return text.encode("ascii")

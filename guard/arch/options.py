@@ -36,6 +36,7 @@ def parse(arguments: "list[str]") -> Options:
             options.fault = options.fault or f"unknown option {argument!r}"
     if options.chain and options.mode == SHELL:
         options.fault = "--chain cannot go with --shell: a prolog's directives are not sh code"
+        options.chain = None
     return options
 
 

@@ -8,8 +8,6 @@ there may be a link, a pipe, a device or somebody else's; what counts is the ope
 import os
 import stat
 
-# O_NONBLOCK: to open a FIFO that somebody planted must not wait for its writer.
-_SAFE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _TRIES = 4
 
 
@@ -23,7 +21,7 @@ def read(path: bytes, size_max_bytes: int) -> "bytes | None":
     Raises: Unusable - it is not a regular file of this user with mode 0600 and one name, or larger, or not readable.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | _SAFE)
+        fd = _open(path, os.O_RDONLY)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -47,7 +45,7 @@ def open_lock(path: bytes) -> int:
     """An open fd on an empty file of ours to lock, made if it is not there. Raises: Unusable - as read."""
     mask = os.umask(0o177)  # not 0o777 & ~0o600 of whatever the job has: with umask 777 nobody could open it again
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | _SAFE, 0o600)
+        fd = _open(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise Unusable(os.strerror(error.errno or 0))
     finally:
@@ -83,13 +81,18 @@ def publish(path: bytes, data: bytes) -> None:
         raise Unusable(os.strerror(error.errno or 0))
 
 
+def _open(path: bytes, flags: int) -> int:
+    # O_NONBLOCK: to open a FIFO that somebody planted must not wait for its writer.
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+
+
 def _new_file(path: bytes) -> "tuple[int, bytes]":
     mask = os.umask(0o177)
     try:
         for _ in range(_TRIES):
             temporary = b"%s.%s" % (path, os.urandom(8).hex().encode("ascii"))
             try:
-                return os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, 0o600), temporary
+                return _open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), temporary
             except FileExistsError:
                 continue
             except OSError as error:
@@ -103,7 +106,7 @@ def _judged_size_bytes(fd: int, size_max_bytes: int) -> int:
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         raise Unusable("not a regular file")
-    if found.st_uid != os.geteuid():
+    if found.st_uid != os.getuid():
         raise Unusable("not this user's")
     if stat.S_IMODE(found.st_mode) != 0o600:
         raise Unusable("its mode is not 0600")
