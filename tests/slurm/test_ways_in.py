@@ -140,6 +140,29 @@ class TestTheShippedWrapper:
         assert (run.status, run.output) == ("0", "")
         assert desk.tasks()[0][b"PLAIN"] == PLAIN[b"PLAIN"]
 
+    def test_verbose_says_why_it_does_nothing(self, site: Site, desk: Desk, wrapper: Path) -> None:
+        environ = {**PLAIN, **self.published(desk, site, whole), b"EESSI_ARCH_GUARD_VERBOSE": b"1"}
+        run = site.run(*ON_N1, "-n2", "true", environ=environ)
+        assert run.output == "eessi-arch-guard: nothing to do, EESSI is not loaded\n"
+
+    @pytest.mark.parametrize("make", [whole, missing])
+    @pytest.mark.parametrize("has_eessi", [True, False])
+    def test_a_site_prolog_that_is_not_there_costs_no_task(
+        self,
+        site: Site,
+        desk: Desk,
+        start: Environ,
+        wrapper: Path,
+        make: "Callable[[Site, Path], None]",
+        has_eessi: bool,
+    ) -> None:
+        self.with_site_prolog(site, wrapper, "")
+        (site.folder / "site-prolog").unlink()
+        environ = {**(start if has_eessi else PLAIN), **self.published(desk, site, make)}
+        run = site.run(*ON_N1, desk.task, environ=environ)
+        assert run.status == "0" and len(desk.tasks()) == 1
+        assert f"skipped, {'chained prolog ' if has_eessi and make is whole else ''}{site.folder}/site-prolog" in run.output
+
     @pytest.mark.parametrize("make", [whole, missing, unreadable])
     @pytest.mark.parametrize("has_eessi", [True, False])
     def test_the_sites_own_prolog_is_run_in_any_case(
