@@ -13,8 +13,10 @@ import secrets
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "salloc", "scontrol")
@@ -65,7 +67,7 @@ class Cluster:
     """
 
     def __init__(self, folder: Path, lines: Iterable[str] = (), node_count: int = 4, node_cpus_count: int = 64) -> None:
-        """folder - empty, absolute, short (a socket is in it), reachable by users; lines - more for slurm.conf."""
+        """folder - empty, as reachable_folder gives it; lines - more for slurm.conf."""
         self.folder = folder
         self.conf = folder / "slurm.conf"
         self.nodes = tuple(f"n{number}" for number in range(1, node_count + 1))
@@ -94,7 +96,9 @@ class Cluster:
         key = munge / "key"
         key.write_bytes(secrets.token_bytes(1024))
         key.chmod(0o400)
-        files = [f"--{name}={munge}/{name.partition('-')[0]}" for name in ("key-file", "pid-file", "log-file", "seed-file")]
+        files = [
+            f"--{name}={munge}/{name.partition('-')[0]}" for name in ("key-file", "pid-file", "log-file", "seed-file")
+        ]
         self._daemon("munged", "--foreground", f"--socket={munge}/socket", *files)
         self.wait_for((munge / "socket").exists, "munged has no socket")
         self._daemon("slurmctld", "-D", "-f", str(self.conf))
@@ -104,23 +108,18 @@ class Cluster:
 
     def stop(self) -> None:
         """Ends the jobs, then the daemons. Raises: RuntimeError - a job's slurmstepd would not go."""
-        until_s = time.monotonic() + _STOP_WAIT_S
-        if len(self._daemons) > 1:
-            jobs = self.jobs()
-            if jobs:
-                self.command("scancel", *jobs, check=False)
-            while not self._is_idle() and time.monotonic() < until_s:
-                time.sleep(_LOOK_S)
-        left = self._steps()
-        for daemon in reversed(self._daemons):
-            daemon.terminate()
-        for daemon in reversed(self._daemons):
-            try:
-                daemon.wait(_STOP_WAIT_S)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
-        self._daemons.clear()
+        try:
+            left = self._steps_after_end()
+        finally:
+            for daemon in reversed(self._daemons):
+                daemon.terminate()
+            for daemon in reversed(self._daemons):
+                try:
+                    daemon.wait(_STOP_WAIT_S)
+                except subprocess.TimeoutExpired:
+                    daemon.kill()
+                    daemon.wait()
+            self._daemons.clear()
         if left:
             raise RuntimeError(f"steps that do not end: {left}")
 
@@ -163,14 +162,18 @@ class Cluster:
 
     def command(self, *command: str, check: bool = True) -> str:
         """What a command of root's prints. Raises: RuntimeError - its status is not 0, and check."""
-        run = subprocess.run(command, env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+        run = subprocess.run(command, env=self.environ, capture_output=True, timeout=60)
         if check and run.returncode:
             raise RuntimeError(f"{' '.join(command)}: {run.stderr.decode(errors='replace')}")
         return run.stdout.decode()
 
+    def pids(self) -> "list[int]":
+        """The daemons' process ids."""
+        return [daemon.pid for daemon in self._daemons]
+
     def jobs(self) -> "list[str]":
-        """The ids of the jobs that have not ended."""
-        return self.command("squeue", "--noheader", "--format=%A").split()
+        """The ids of the jobs that have not ended; none where nobody knows."""
+        return self.command("squeue", "--noheader", "--format=%A", check=False).split()
 
     def job(self, job_id: str) -> "dict[str, str]":
         """What slurmctld knows of a job: the words of `scontrol show job` that have a `=`."""
@@ -179,11 +182,13 @@ class Cluster:
 
     def wait_job(self, job_id: str, *states: str, timeout_s: float = 60.0) -> "dict[str, str]":
         """The job once it is in one of the states, such as COMPLETED. Raises: RuntimeError - it is not."""
-        self.wait_for(lambda: self.job(job_id)["JobState"] in states, f"job {job_id} is not {' or '.join(states)}", timeout_s)
+        self.wait_for(
+            lambda: self.job(job_id)["JobState"] in states, f"job {job_id} is not {' or '.join(states)}", timeout_s
+        )
         return self.job(job_id)
 
     def wait_idle(self, *nodes: str) -> None:
-        """Waits until the nodes, or all, are idle: no job, and no Epilog of one. Raises: RuntimeError - they are not."""
+        """Waits until the nodes, or all, are idle: no job, no Epilog of one. Raises: RuntimeError - they are not."""
         self.wait_for(lambda: self._is_idle(*nodes), "not every node is idle")
 
     def wait_for(self, is_so: "Callable[[], bool]", what: str, timeout_s: float = _START_WAIT_S) -> None:
@@ -199,13 +204,19 @@ class Cluster:
         """The last lines of every daemon's log, for a person who looks for the reason of a failure."""
         return "\n".join(
             f"== {path.name}\n" + "".join(path.open(errors="replace").readlines()[-12:])
-            for path in sorted(self.folder.glob("*.log"))
+            for pattern in ("munge/log", "*.out", "*.log")
+            for path in sorted(self.folder.glob(pattern))
+            if path.stat().st_size
         )
 
     def _configure(self) -> None:
         ports = _free_ports(len(self.nodes) + 1)
         host = socket.gethostname().partition(".")[0]
-        self._base = [*_CONF.format(host=host, port=ports.pop(), folder=self.folder, job_id=random.randrange(*_JOB_IDS)).splitlines()]
+        self._base = [
+            *_CONF.format(
+                host=host, port=ports.pop(), folder=self.folder, job_id=random.randrange(*_JOB_IDS)
+            ).splitlines()
+        ]
         self._base += [
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port}"
             f" CPUs={self._node_cpus_count} RealMemory=4000 State=UNKNOWN"
@@ -238,9 +249,23 @@ class Cluster:
         shown = self.command("sinfo", "--noheader", "--Node", "--format=%T", f"--nodes={','.join(wanted)}", check=False)
         return shown.split() == ["idle"] * len(wanted)
 
-    def _steps(self) -> "list[str]":
-        """The sockets of living slurmstepds, <node>_<job>.<step> (slurmd, stepd_api.c)."""
+    def _steps_after_end(self) -> "list[str]":
+        """Ends every job; the sockets of slurmstepds that still live, <node>_<job>.<step> (slurmd, stepd_api.c)."""
+        jobs = self.jobs()
+        if jobs:
+            self.command("scancel", *jobs, check=False)
+            until_s = time.monotonic() + _STOP_WAIT_S
+            while not self._is_idle() and time.monotonic() < until_s:
+                time.sleep(_LOOK_S)
         return [path.name for path in self.folder.glob("spool/*/*_*.*") if path.is_socket()]
+
+
+@contextmanager
+def reachable_folder() -> "Iterator[Path]":
+    """A folder that every user can reach, with a short name, until the end of the context: pytest's are neither."""
+    with tempfile.TemporaryDirectory(prefix="slurm-", dir="/tmp") as made:
+        os.chmod(made, 0o755)
+        yield Path(made)
 
 
 def _free_ports(count: int) -> "list[int]":

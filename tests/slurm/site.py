@@ -9,13 +9,16 @@ import os
 import pwd
 import select
 import shutil
+import subprocess
+import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.eessi import tree as eessi
-from tests.slurm.cluster import Cluster
+from tests.slurm.cluster import Cluster, reachable_folder
 
 USER = "eessi-guard-test"
 CPUS = {"n1": eessi.HASWELL, "n2": eessi.ZEN2, "n3": eessi.ZEN4, "n4": eessi.GENERIC}
@@ -53,6 +56,11 @@ class Desk:
         self.task.write_text(f'#!/bin/sh\n/bin/cat /proc/$$/environ >"{folder}/{name}"\n')
         self.task.chmod(0o755)
 
+    @classmethod
+    def made(cls, parent: Path) -> "Desk":
+        """A desk in a new folder below parent."""
+        return cls(Path(tempfile.mkdtemp(prefix="desk-", dir=parent)))
+
     def tasks(self) -> "list[Environ]":
         """The environments, each as a program of a task was started with."""
         return [parsed(path.read_bytes()) for path in sorted(self.folder.glob("*.environ"))]
@@ -84,6 +92,7 @@ class Site:
         self.pyz = Path(shutil.copy(self.pyz, self.folder))
         self.home = Path(pwd.getpwnam(USER).pw_dir)
         self.tree = self.miniature("eessi")
+        self.detector_log = self.tree.root / "detector.log"
         self.login = self.logged_in(self.tree)
         self.by_node = self.wrapper("by-node", f'exec {self.pyz} "$@"')
         self.script("Epilog", f"exec {self.pyz} --clean")
@@ -148,9 +157,7 @@ class Site:
             self._references[key] = self.tree.fresh(start)
         return self._references[key]
 
-    def run(
-        self, *command: "str | Path", environ: "Environ | None" = None, timeout_s: float = 60.0
-    ) -> Run:
+    def run(self, *command: "str | Path", environ: "Environ | None" = None, timeout_s: float = 60.0) -> Run:
         """What came of a command that the user gave, with the modules of the login node unless environ is given."""
         given = self.login if environ is None else environ
         run = self.cluster.run_as(USER, *command, environ=given, timeout_s=timeout_s)
@@ -222,6 +229,24 @@ class Site:
         """The names of what the guard has left in /tmp for a job of the user's."""
         uid = pwd.getpwnam(USER).pw_uid
         return sorted(path.name for path in Path("/tmp").glob(f".eessi-arch-guard.{uid}.*.{job_id}.*"))
+
+
+@contextmanager
+def running(pyz: Path) -> "Iterator[Site]":
+    """A site with this guard on a cluster of its own, until the end of the context. Needs root; makes the user, who
+    stays: another cluster on this machine may be using the same."""
+    try:
+        pwd.getpwnam(USER)
+    except KeyError:
+        subprocess.run(["useradd", "--create-home", "--shell", "/bin/sh", USER], check=True)
+    with reachable_folder() as folder:
+        place, own = folder / "site", folder / "cluster"
+        place.mkdir()
+        own.mkdir()
+        (place / "TaskProlog").symlink_to("/bin/true")
+        lines = [f"TaskProlog={place}/TaskProlog", f"Epilog={place}/Epilog", "LaunchParameters=use_interactive_step"]
+        with Cluster(own, lines, node_count=len(CPUS) + 1) as cluster:
+            yield Site(cluster, place, pyz)
 
 
 def is_running(pid: int) -> bool:

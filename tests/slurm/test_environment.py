@@ -2,13 +2,11 @@
 """What a task has when the guard was its TaskProlog: what its user would have who typed purge and load on that node."""
 
 import os
-import subprocess
-from pathlib import Path
 
 import pytest
 
 from tests.eessi import tree as eessi
-from tests.slurm.site import ALL, CPUS, LOGIN_CPU, MATCHING, OTHERS, USER, Desk, Site, differences
+from tests.slurm.site import ALL, CPUS, LOGIN_CPU, MATCHING, OTHERS, Desk, Site, differences
 
 pytestmark = pytest.mark.xdist_group("slurm")
 

@@ -7,13 +7,12 @@ The .pyz is the TaskProlog itself here.
 import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from guard.base.faults import SENTENCES
 from tests.eessi import tree as eessi
-from tests.slurm.site import CPUS, LOGIN_CPU, USER, Desk, Environ, Run, Site, differences, is_running
+from tests.slurm.site import CPUS, LOGIN_CPU, USER, Desk, Environ, Site, differences, is_running
 
 pytestmark = pytest.mark.xdist_group("slurm")
 

@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Every way in which Slurm starts a task: the guard has run before each, and each has its node's environment."""
 
-import os
-import time
-from pathlib import Path
-
 import pytest
 
-from tests.slurm.site import CPUS, LOGIN_CPU, OTHERS, USER, Desk, Environ, Site, differences
+from tests.slurm.site import CPUS, LOGIN_CPU, Desk, Environ, Site, differences
 
 pytestmark = pytest.mark.xdist_group("slurm")
 
@@ -55,7 +51,9 @@ def test_a_het_job(site: Site, desk: Desk) -> None:
 
 class TestAJobWithATerminal:
     def test_srun_pty(self, site: Site, desk: Desk) -> None:
-        said = site.typed(f"{desk.task}; app; exit\n", "srun", "--pty", "-w", "n1", "/bin/bash", "--noprofile", "--norc")
+        said = site.typed(
+            f"{desk.task}; app; exit\n", "srun", "--pty", "-w", "n1", "/bin/bash", "--noprofile", "--norc"
+        )
         (task,) = desk.tasks()
         assert wrong(site, task) == {}
         assert f"App for {CPUS['n1']}" in said and "reloaded 5 modules on n1" in said
@@ -67,7 +65,7 @@ class TestAJobWithATerminal:
         said = site.typed(f"{desk.task}; srun {desk.task}; srun app; exit\n", "salloc", "-w", "n1", environ=environ)
         assert len(desk.tasks()) == 2, said
         shell, step = sorted(desk.tasks(), key=lambda task: task[b"SLURM_STEP_ID"], reverse=True)
-        # slurm.h: SLURM_INTERACTIVE_STEP
+        # The interactive step's own number (slurm.h).
         assert shell[b"SLURM_STEP_ID"] == b"4294967290" and shell[b"SLURMD_NODENAME"] == b"n1"
         assert differences(shell, expected) == {}
         assert differences(step, expected) == {}
@@ -90,7 +88,9 @@ class TestExport:
         assert run.output == ""
 
     def test_none_for_a_batch_script_that_loads_modules_itself(self, site: Site, desk: Desk) -> None:
-        typed = f". $LMOD_PKG/init/bash; module use {site.tree.root}/init/modules; module load EESSI/2023.06 App/1.0 2>&1"
+        typed = (
+            f". $LMOD_PKG/init/bash; module use {site.tree.root}/init/modules; module load EESSI/2023.06 App/1.0 2>&1"
+        )
         typed = typed.replace("$LMOD_PKG", site.login[b"LMOD_PKG"].decode())
         script = f"unset SLURM_EXPORT_ENV; export EESSI_MACHINE_TYPE=x86_64; {typed}; app; srun -N2 app"
         run = site.batch(f"exec bash -c '{script}'", "-N2", "--nodelist=n1,n2", "--export=NONE")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The model of Slurm's reader (tests/arch/slurm_reader.py) held against slurmstepd itself, on generated outputs.
 
-Each task of a few steps has an output of its own, which its TaskProlog writes; the model is told what that prolog had as
-its environment, and must say what the task has and what is on its stdout. This Slurm is of the generation that reads
-the whole output; of the older one, which reads lines of 4094 bytes, no binary is at hand.
+Each task of a few steps has an output of its own, which its TaskProlog writes; the model is told what environment that
+prolog had, and must say what the task has and what is on its stdout. This Slurm is of the generation that reads the
+whole output; of the older one, which reads lines of 4094 bytes, no binary is at hand.
 """
 
 import os
@@ -23,10 +23,36 @@ STEP_TASKS_COUNT = 125
 # So that the end of what was printed is known, whatever that was.
 MARK = b"\n-- the program's own output --\n"
 
-DIRECTIVES = (b"export", b"export", b"export", b"export", b"unset", b"unset", b"print", b"print", b"prin", b"EXPORT", b"")
+DIRECTIVES = (
+    b"export",
+    b"export",
+    b"export",
+    b"export",
+    b"unset",
+    b"unset",
+    b"print",
+    b"print",
+    b"prin",
+    b"EXPORT",
+    b"",
+)
 SPACES = (b" ", b" ", b" ", b" ", b"  ", b"\t", b" \t", b"\v", b"\f", b"\r", b"", b"   ")
 NAMES = (b"A", b"B", b"AB", b"GIVEN", b"GIVEN2", b"A B", b"A-B", b"9", b"", b"A\tB", b"\xc3\xa9", b"\xff", b"A\r")
-VALUES = (b"", b"1", b"a b", b" lead", b"trail ", b"a=b", b"=", b"$HOME `id`", b"'q'", b"x\r", b"\t", b"\xff\xfe", b"a\0b")
+VALUES = (
+    b"",
+    b"1",
+    b"a b",
+    b" lead",
+    b"trail ",
+    b"a=b",
+    b"=",
+    b"$HOME `id`",
+    b"'q'",
+    b"x\r",
+    b"\t",
+    b"\xff\xfe",
+    b"a\0b",
+)
 LINE_ENDS = (b"\n", b"\n", b"\n", b"\n", b"\n", b"\r\n", b"\n\n", b" \n", b"\t\n", b"\0\n", b"\n \n")
 # Around the old line length, the first sizes of the read buffer, and what an entry may have at most.
 LENGTHS = (4085, 4094, 4095, 4096, 8192, 65535, 131072 - 7, 131072 - 4, 131072 - 3, 131072, 262143, 262144, 300000)
@@ -80,7 +106,9 @@ def outputs(seed: int, count: int) -> "list[list[tuple[int, bytes]]]":
             line = chance.choice(DIRECTIVES) + chance.choice(SPACES)
             kind = chance.random()
             if kind < 0.75:
-                line += chance.choice(NAMES) + chance.choice(SPACES) * chance.randint(0, 1) + b"=" + chance.choice(VALUES)
+                line += (
+                    chance.choice(NAMES) + chance.choice(SPACES) * chance.randint(0, 1) + b"=" + chance.choice(VALUES)
+                )
             elif kind < 0.95:
                 line += chance.choice(NAMES)
             else:
@@ -108,24 +136,23 @@ def test_slurmstepd_does_with_generated_outputs_what_the_model_says(site: Site, 
         made.mkdir()
         made.chmod(0o777)
     cases = outputs(SEED, CASES_COUNT)
-    for number, pieces in enumerate(cases):
-        write_out(folder, number, pieces)
+    for index, pieces in enumerate(cases):
+        write_out(folder, index, pieces)
     (desk.folder / "mark").write_bytes(MARK)
-    prolog = f"number=$((STEP_START + SLURM_PROCID))\n/bin/cat /proc/$$/environ >{results}/$number.environ\n. {folder}/$number.sh"
+    number = "$((STEP_START + SLURM_PROCID))"
+    prolog = f"/bin/cat /proc/$$/environ >{results}/{number}.environ\n. {folder}/{number}.sh"
     site.prolog(site.script("writes-out", prolog))
     for start in range(0, len(cases), STEP_TASKS_COUNT):
         count = min(STEP_TASKS_COUNT, len(cases) - start)
         environ = {b"GIVEN": b"as it was", b"GIVEN2": b"too", b"STEP_START": b"%d" % start}
-        run = site.run(
-            *("srun", "-w", "n1,n2", f"-n{count}", "--overcommit", f"--output={results}/{start}.%t", "--error=/dev/null"),
-            *("/bin/cat", desk.folder / "mark", "/proc/self/environ"),
-            environ=environ,
-        )
+        where = ("-w", "n1,n2", f"--output={results}/{start}.%t", "--error=/dev/null")
+        program = ("/bin/cat", desk.folder / "mark", "/proc/self/environ")
+        run = site.run("srun", *where, f"-n{count}", "--overcommit", *program, environ=environ)
         assert run.status == "0", run.error
     wrong = []
-    for number, pieces in enumerate(cases):
-        start, rank = number - number % STEP_TASKS_COUNT, number % STEP_TASKS_COUNT
-        before = parsed((results / f"{number}.environ").read_bytes())
+    for index, pieces in enumerate(cases):
+        start, rank = index - index % STEP_TASKS_COUNT, index % STEP_TASKS_COUNT
+        before = parsed((results / f"{index}.environ").read_bytes())
         # ulimits.c, set_user_limits: made use of and taken out between the prolog and the program.
         before = {name: value for name, value in before.items() if not name.startswith(b"SLURM_RLIMIT_")}
         output = b"".join(data for _, data in pieces)

@@ -161,7 +161,10 @@ class TestTheShippedWrapper:
         environ = {**(start if has_eessi else PLAIN), **self.published(desk, site, make)}
         run = site.run(*ON_N1, desk.task, environ=environ)
         assert run.status == "0" and len(desk.tasks()) == 1
-        assert f"skipped, {'chained prolog ' if has_eessi and make is whole else ''}{site.folder}/site-prolog" in run.output
+        assert (
+            f"skipped, {'chained prolog ' if has_eessi and make is whole else ''}{site.folder}/site-prolog"
+            in run.output
+        )
 
     @pytest.mark.parametrize("make", [whole, missing, unreadable])
     @pytest.mark.parametrize("has_eessi", [True, False])
