@@ -3,7 +3,7 @@
 
 import os
 
-from guard.arch import claim, clean, decide, delta, detect, emit, request, restore
+from guard.arch import claim, clean, decide, detect, emit, request
 from guard.arch.options import Options
 from guard.base import message
 from guard.base.deadline import Deadline
@@ -54,6 +54,9 @@ def _decision(
         names, why = request.module_names(environ)
         if why:
             raise JobFault("unsafe-module-name", why)
+        # Only now: most first tasks of a step find that their target matches, and need no JSON.
+        from guard.arch import delta, restore
+
         after = restore.environment(environ, names, was, now, file, deadline, watch)
         marker = decide.label(was, now)
         changes = [*delta.between(environ, after), (RELOADED, marker)]

@@ -120,7 +120,7 @@ class Tree:
             smi.chmod(0o755)
 
     def decisions(self) -> int:
-        """How often the detector was asked for the CPU."""
+        """How often the detector was asked for the CPU, but for Lmod's own asking in a reload by the guard."""
         log = self.root / "detector.log"
         return sum(line.endswith("cpupath\n") for line in log.open()) if log.exists() else 0
 

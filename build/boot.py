@@ -1,0 +1,34 @@
+# How the .pyz begins in Python: with -c from the sh header, and as __main__.py of the archive (build/pyz.py fills in the
+# places). The guard's own modules lie in one place as bytecode of this very Python, and are taken from there: reading a
+# zip's directory costs more the more is in it. All else is zipimport's.
+import marshal
+import sys
+
+file = @FILE@
+tag = sys.implementation.cache_tag
+sys.path[:0] = [file + "/" + tag, file]
+at = @HOT@.get(tag)
+if at and at[2] == sys.modules["_frozen_importlib_external"].MAGIC_NUMBER.hex():
+    with open(file, "rb") as archive:
+        archive.seek(at[0])
+        hot = marshal.loads(archive.read(at[1]))
+
+    class Hot:
+        def find_spec(name, path=None, target=None):
+            if name in hot:
+                spec = sys.modules["_frozen_importlib"].ModuleSpec(name, Hot)
+                if hot[name][0]:
+                    below = "/" + name.replace(".", "/")
+                    spec.submodule_search_locations = [file + "/" + tag + below, file + below]
+                return spec
+
+        def create_module(spec):
+            return None
+
+        def exec_module(module):
+            exec(marshal.loads(hot[module.__name__][1]), module.__dict__)
+
+    sys.meta_path.insert(0, Hot)
+from guard.__main__ import start
+
+start()
