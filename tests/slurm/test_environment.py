@@ -11,6 +11,7 @@ from tests.slurm.site import ALL, CPUS, LOGIN_CPU, MATCHING, OTHERS, Desk, Site,
 pytestmark = pytest.mark.xdist_group("slurm")
 
 RELOADED = b"EESSI_ARCH_GUARD_RELOADED"
+ON_N1 = ("srun", "-w", "n1")
 FAILED = b"EESSI_ARCH_GUARD_FAILED"
 
 
@@ -83,6 +84,21 @@ def test_an_environment_that_is_not_utf_8_passes_through(site: Site, desk: Desk)
     (task,) = desk.tasks()
     assert RELOADED in task
     assert differences(task, site.fresh(environ, "n1")) == {}
+
+
+def test_a_node_with_an_accelerator_gets_its_modules_and_the_marker_names_it(site: Site, desk: Desk) -> None:
+    site.prolog(site.pyz)
+    tree = site.miniature("with-accelerator")
+    tree.add(f"{LOGIN_CPU}/{eessi.CC80}", "CUDA/12.1.1")
+    environ = site.logged_in(tree)
+    tree.node(LOGIN_CPU, "8.9")
+    run = site.run(*ON_N1, "/bin/bash", "-c", f"{desk.task}; module load CUDA; cuda", environ=environ)
+    (task,) = desk.tasks()
+    assert differences(task, tree.fresh(environ)) == {}
+    assert task[b"EESSI_ACCELERATOR_TARGET"].decode() == eessi.CC80
+    marker = f"{LOGIN_CPU} no accel->{LOGIN_CPU} {eessi.CC80}"
+    assert task[RELOADED].decode() == marker
+    assert run.output == f"eessi-arch-guard: reloaded 5 modules on n1: {marker}\nCUDA for {LOGIN_CPU}/{eessi.CC80}\n"
 
 
 def test_sixty_four_tasks_make_one_decision(site: Site, desk: Desk) -> None:
