@@ -69,8 +69,10 @@ def test_a_user_who_types_module_load_and_srun_in_one_shell_gets_the_nodes_softw
 
 
 def test_tmpdir_is_the_folder_that_slurm_made(site: Site, desk: Desk) -> None:
+    for cpu in CPUS.values():
+        site.tree.add(cpu, "Scratch/1.0", lua="" if cpu == LOGIN_CPU else 'setenv("TMPDIR", "/elsewhere")\n')
     folder = desk.folder / "job-tmp"
-    environ = {**site.login, b"TMPDIR": os.fsencode(folder)}
+    environ = site.logged_in(site.tree, (eessi.EESSI, "App/1.0", "Scratch/1.0"), {b"TMPDIR": os.fsencode(folder)})
     run = site.run("srun", "-w", "n1", "sh", "-c", f"{desk.task}; ls -ld $TMPDIR", environ=environ)
     assert desk.tasks()[0][b"TMPDIR"] == os.fsencode(folder)
     assert RELOADED in desk.tasks()[0]
@@ -86,19 +88,25 @@ def test_an_environment_that_is_not_utf_8_passes_through(site: Site, desk: Desk)
     assert differences(task, site.fresh(environ, "n1")) == {}
 
 
-def test_a_node_with_an_accelerator_gets_its_modules_and_the_marker_names_it(site: Site, desk: Desk) -> None:
+@pytest.mark.parametrize("there", ["login node", "compute node"])
+def test_an_accelerator_on_one_side_only(site: Site, desk: Desk, there: str) -> None:
     site.prolog(site.pyz)
-    tree = site.miniature("with-accelerator")
+    tree = site.miniature(f"accelerator-{there[:5]}")
     tree.add(f"{LOGIN_CPU}/{eessi.CC80}", "CUDA/12.1.1")
+    tree.node(LOGIN_CPU, "8.0" if there == "login node" else None)
     environ = site.logged_in(tree)
-    tree.node(LOGIN_CPU, "8.9")
-    run = site.run(*ON_N1, "/bin/bash", "-c", f"{desk.task}; module load CUDA; cuda", environ=environ)
+    tree.node(LOGIN_CPU, None if there == "login node" else "8.9")
+    run = site.run(*ON_N1, desk.task, environ=environ)
     (task,) = desk.tasks()
     assert differences(task, tree.fresh(environ)) == {}
-    assert task[b"EESSI_ACCELERATOR_TARGET"].decode() == eessi.CC80
-    marker = f"{LOGIN_CPU} no accel->{LOGIN_CPU} {eessi.CC80}"
-    assert task[RELOADED].decode() == marker
-    assert run.output == f"eessi-arch-guard: reloaded 5 modules on n1: {marker}\nCUDA for {LOGIN_CPU}/{eessi.CC80}\n"
+    sides = [f"{LOGIN_CPU} no accel", f"{LOGIN_CPU} {eessi.CC80}"]
+    if there == "login node":
+        sides.reverse()
+        assert b"EESSI_ACCELERATOR_TARGET" in environ and b"EESSI_ACCELERATOR_TARGET" not in task
+    else:
+        assert task[b"EESSI_ACCELERATOR_TARGET"].decode() == eessi.CC80
+    assert task[RELOADED].decode() == "->".join(sides)
+    assert run.output == f"eessi-arch-guard: reloaded 5 modules on n1: {'->'.join(sides)}\n"
 
 
 def test_sixty_four_tasks_make_one_decision(site: Site, desk: Desk) -> None:
