@@ -2,32 +2,44 @@
 # places). The guard's own modules lie in one place as bytecode of this very Python, and are taken from there: reading a
 # zip's directory costs more the more is in it. All else is zipimport's.
 import marshal
+import posix
 import sys
 
 file = @FILE@
 tag = sys.implementation.cache_tag
-sys.path[:0] = [file + "/" + tag, file]
 at = @HOT@.get(tag)
-if at and at[2] == sys.modules["_frozen_importlib_external"].MAGIC_NUMBER.hex():
-    with open(file, "rb") as archive:
+hot = {}
+with open(file, "rb") as archive:
+    # `current` may be switched to another version at any moment: from here on this one file, whichever version it is.
+    try:
+        file = sys.argv[0] = posix.readlink("/proc/self/fd/%d" % archive.fileno())
+    except OSError:
+        pass
+    if at and at[2] == sys.modules["_frozen_importlib_external"].MAGIC_NUMBER.hex():
         archive.seek(at[0])
-        hot = marshal.loads(archive.read(at[1]))
+        # Of another version the places are others; then zipimport finds them.
+        if archive.read(8).hex() == at[3]:
+            hot = marshal.loads(archive.read(at[1]))
+sys.path[:0] = [file + "/" + tag, file]
 
-    class Hot:
-        def find_spec(name, path=None, target=None):
-            if name in hot:
-                spec = sys.modules["_frozen_importlib"].ModuleSpec(name, Hot)
-                if hot[name][0]:
-                    below = "/" + name.replace(".", "/")
-                    spec.submodule_search_locations = [file + "/" + tag + below, file + below]
-                return spec
 
-        def create_module(spec):
-            return None
+class Hot:
+    def find_spec(name, path=None, target=None):
+        if name in hot:
+            spec = sys.modules["_frozen_importlib"].ModuleSpec(name, Hot)
+            if hot[name][0]:
+                below = "/" + name.replace(".", "/")
+                spec.submodule_search_locations = [file + "/" + tag + below, file + below]
+            return spec
 
-        def exec_module(module):
-            exec(marshal.loads(hot[module.__name__][1]), module.__dict__)
+    def create_module(spec):
+        return None
 
+    def exec_module(module):
+        exec(marshal.loads(hot[module.__name__][1]), module.__dict__)
+
+
+if hot:
     sys.meta_path.insert(0, Hot)
 from guard.__main__ import start
 

@@ -25,13 +25,16 @@ HEADER = ROOT / "build" / "header.sh"
 BOOT = ROOT / "build" / "boot.py"
 # What a task of the guard may run; build/boot.py takes it from one member, `<cache tag>/hot`.
 HOT = re.compile(r"guard/(__init__|__main__|(arch|base)/[a-z_]+)\.py")
+# Offset in the file (of 8 bytes of the bytecode's hash, which it follows), the bytecode's size, the magic number that
+# its Python must have, those 8 bytes.
+Place = tuple[int, int, str, str]
 # The zip format's first day; shiv --reproducible uses it as well.
 DATE = (1980, 1, 1, 0, 0, 0)
 SYSTEM_PYTHONS = [f"/usr/bin/python3.{minor}" for minor in range(9, 15)]
 # Run by each Python: sources on stdin as a zip, the same with bytecode on stdout. Unchecked hashes: the sources lie in
 # the same archive, and an import must not read both. Without docstrings: less to read at each start.
 COMPILE = """
-import importlib._bootstrap_external as external, importlib.util as util, io, marshal, sys, zipfile
+import hashlib, importlib._bootstrap_external as external, importlib.util as util, io, marshal, sys, zipfile
 given = zipfile.ZipFile(io.BytesIO(sys.stdin.buffer.read()))
 made = io.BytesIO()
 tag = sys.implementation.cache_tag
@@ -47,7 +50,8 @@ with zipfile.ZipFile(made, "w") as out:
             hot[module.replace("/", ".")] = package, data[16:]
         else:
             out.writestr(tag + "/" + name + "c", data)
-    out.writestr(tag + "/hot", external.MAGIC_NUMBER + marshal.dumps(hot))
+    data = marshal.dumps(hot)
+    out.writestr(tag + "/hot", external.MAGIC_NUMBER + hashlib.sha256(data).digest()[:8] + data)
 sys.stdout.buffer.write(made.getvalue())
 """
 ALLOWED = re.compile(r"(__main__\.py|environment\.json|(cpython-3\d+/)?guard/[a-z_0-9/]+\.pyc?|cpython-3\d+/hot)")
@@ -106,15 +110,17 @@ def archive(members: "dict[str, bytes]") -> bytes:
     return out.getvalue()
 
 
-def boot(file: str, hot: "dict[str, tuple[int, int, str]]") -> str:
-    """build/boot.py filled in. file - the expression for the .pyz's path; hot - cache tag to the place of its bytecode:
-    offset in the file, size, the magic number that its Python must have. As long for any offset and size."""
-    places = ", ".join(f'"{tag}": ({at:9d}, {size:7d}, "{magic}")' for tag, (at, size, magic) in sorted(hot.items()))
+def boot(file: str, hot: "dict[str, Place]") -> str:
+    """build/boot.py filled in. file - the expression for the .pyz's path; hot - cache tag to the place of its bytecode.
+    As long for any offset and size."""
+    places = ", ".join(
+        f'"{tag}": ({at:9d}, {size:7d}, "{magic}", "{name}")' for tag, (at, size, magic, name) in sorted(hot.items())
+    )
     text = re.sub(r"^#.*\n", "", BOOT.read_text(), flags=re.MULTILINE)
     return text.replace("@HOT@", "{" + places + "}").replace("@FILE@", file).strip() + "\n"
 
 
-def header(version: str, build: str, pythons: "list[str]", hot: "dict[str, tuple[int, int, str]]") -> bytes:
+def header(version: str, build: str, pythons: "list[str]", hot: "dict[str, Place]") -> bytes:
     """The sh header. pythons - a site's own interpreters, tried first."""
     for python in pythons:
         if not re.fullmatch(r"/[A-Za-z0-9._/+-]+", python):
@@ -130,17 +136,20 @@ def joined(version: str, pythons: "list[str]", members: "dict[str, bytes]") -> "
     """The finished file and its build id. Put together twice: the second time with the places of the bytecode, which
     the first has shown and which do not move."""
     build = hashlib.sha256(archive(members)).hexdigest()[:16]
-    magics = {name.partition("/")[0]: data[:4].hex() for name, data in members.items() if name.endswith("/hot")}
-    hot = {tag: (0, 0, magic) for tag, magic in magics.items()}
+    hot = {
+        name.partition("/")[0]: (0, 0, data[:4].hex(), data[4:12].hex())
+        for name, data in members.items()
+        if name.endswith("/hot")
+    }
     for _ in range(2):
         head = header(version, build, pythons, hot)
         body = archive({**members, "__main__.py": boot("sys.path[0]", hot).encode("ascii")})
         with zipfile.ZipFile(io.BytesIO(body)) as made:
-            for tag, magic in magics.items():
+            for tag, (_, _, magic, name) in hot.items():
                 entry = made.getinfo(f"{tag}/hot")
-                # A local file header is 30 bytes and the name; the bytecode comes after its magic number.
+                # A local file header is 30 bytes and the name; then the magic number, the hash's 8 bytes, the bytecode.
                 at = len(head) + entry.header_offset + 30 + len(entry.filename) + 4
-                hot[tag] = (at, entry.file_size - 4, magic)
+                hot[tag] = (at, entry.file_size - 12, magic, name)
     return head + body, build
 
 

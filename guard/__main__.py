@@ -17,7 +17,7 @@ USAGE = """usage: eessi-arch-guard                   as Slurm's TaskProlog: dire
        eessi-arch-guard --check [--json]  what the guard sees on this node and would do
        eessi-arch-guard --clean           in Epilog or TaskEpilog: removes this job's files
        eessi-arch-guard --version | --help
-modifiers of the first three: --timeout SECONDS  --prolog-line-max BYTES
+modifiers of the first three: --timeout SECONDS  --prolog-line-max BYTES  --syslog
 """
 
 
