@@ -1,12 +1,20 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-or-later
 # A node's own TaskProlog for eessi-arch-guard: copy it to a local folder and name it in slurm.conf. Local, because Slurm
-# from 22.05 on kills every task whose TaskProlog is missing, and an unmounted /cvmfs must not do that.
+# from 22.05 on kills every task whose TaskProlog is missing, and an unmounted /cvmfs must not do that. Arguments are the
+# guard's. A prolog of the site's own (--chain /path/to/it) runs also where the guard has nothing to do or is not there,
+# and may fail the task as ever.
 guard=${EESSI_ARCH_GUARD_FILE:-/cvmfs/software.eessi.io/eessi-arch-guard/current/eessi-arch-guard.pyz}
-# The path of the site's own TaskProlog, if it has one: it runs first, for every task, and may fail the task as ever.
-site=
 # A job's exported functions are not to stand in for these.
 unset -f test echo
+site='' previous=''
+for word in "$@"; do
+    case $previous,$word in
+    --chain,*) site=$word ;;
+    *,--chain=*) site=${word#--chain=} ;;
+    esac
+    previous=$word
+done
 case ${site:+site}${EESSI_SOFTWARE_SUBDIR:+loaded}${EESSI_ARCH_GUARD_VERBOSE:+verbose} in
 '') exit 0 ;;
 site)
@@ -14,20 +22,21 @@ site)
     echo "print eessi-arch-guard: skipped, $site cannot be run on this node"
     exit 0
     ;;
-site*) set -- --chain "$site" "$@" ;;
 esac
 # `timeout` for a mount that hangs already when the file is looked at; the guard keeps its own, shorter deadline.
 # `sh FILE`, because the mount may be noexec.
 # shellcheck disable=SC2016  # for the inner sh
 /usr/bin/timeout --foreground -k 5 660 /bin/sh -c '
 unset -f test echo
+site=$1
+shift
 test -r "$0" && test -s "$0" && exec /bin/sh "$0" "$@"
 case ${SLURM_LOCALID:-0} in 0) echo "print eessi-arch-guard: skipped, $0 cannot be read on this node" ;; esac
-case ${1-} in --chain)
-    test -x "$2" && exec "$2"
-    echo "print eessi-arch-guard: skipped, $2 cannot be run on this node"
+case $site in ?*)
+    test -x "$site" && exec "$site"
+    echo "print eessi-arch-guard: skipped, $site cannot be run on this node"
     ;;
-esac' "$guard" "$@"
+esac' "$guard" "$site" "$@"
 status=$?
 # Only the site may fail a task; 124 and 137 are those of `timeout`, which has ended what hung.
 case ${site:+site}$status in

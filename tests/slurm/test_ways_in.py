@@ -95,11 +95,9 @@ class TestTheShippedWrapper:
         return path
 
     def with_site_prolog(self, site: Site, wrapper: Path, text: str) -> None:
-        """Names the site's own TaskProlog in the wrapper, as the wrapper's comment asks for."""
+        """Gives the wrapper a TaskProlog of the site's own, in a script of one line, for slurm.conf takes no arguments."""
         own = site.script("site-prolog", text)
-        lines = wrapper.read_text().splitlines()
-        assert lines.count("site=") == 1
-        wrapper.write_text("\n".join(f"site={own}" if line == "site=" else line for line in lines) + "\n")
+        site.prolog(site.script("taskprolog-chain", f"exec {wrapper} --chain {own}"))
 
     def published(self, desk: Desk, site: Site, make: "Callable[[Site, Path], None]") -> Environ:
         """The file that stands for the one on CVMFS, made by make."""
