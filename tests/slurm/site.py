@@ -171,11 +171,12 @@ class Site:
         return {b"EESSI_INIT_PREFIX": os.fsencode(init)}
 
     def hanging(self, desk: Desk) -> Environ:
-        """What makes the guard ask a detector that never answers."""
-        return self.detector(desk, f'[ "$1" = -a ] && echo $$ $PPID >{desk.folder}/hung; exec sleep 600\n')
+        """What makes the guard ask a detector that never answers: it waits for a child of its own."""
+        say = f'[ "$1" = -a ] && echo $! $PPID >{desk.folder}/hung'
+        return self.detector(desk, f"sleep 600 &\n{say}\nwait\n")
 
     def hung(self, desk: Desk) -> "tuple[int, int]":
-        """The pids of a detector that hangs and of the guard that waits for it, once there are."""
+        """The pids of what a detector hangs in and of the guard that waits for it, once there are."""
         file = desk.folder / "hung"
         self.cluster.wait_for(lambda: file.exists() and file.read_text().endswith("\n"), "no detector hangs")
         detector, guard = file.read_text().split()
