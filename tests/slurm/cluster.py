@@ -63,7 +63,8 @@ FirstJobId={job_id}
 class Cluster:
     """A Slurm of its own, as a context: started on the way in, ended on the way out.
 
-    conf: the path of its slurm.conf; environ: what a command needs to find it; nodes: the names of its nodes.
+    conf: the path of its slurm.conf; lines: those of it that were given; environ: what a command needs to find it;
+    nodes: the names of its nodes.
     """
 
     def __init__(self, folder: Path, lines: Iterable[str] = (), node_count: int = 4, node_cpus_count: int = 64) -> None:
@@ -73,7 +74,7 @@ class Cluster:
         self.nodes = tuple(f"n{number}" for number in range(1, node_count + 1))
         self.environ = {b"SLURM_CONF": os.fsencode(self.conf), b"PATH": b"/usr/bin:/bin:/usr/sbin:/sbin"}
         self._node_cpus_count = node_cpus_count
-        self._lines = list(lines)
+        self.lines = list(lines)
         self._daemons: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> "Cluster":
@@ -125,7 +126,7 @@ class Cluster:
 
     def reconfigure(self, lines: Iterable[str]) -> None:
         """Replaces the lines that were given for slurm.conf, and lets the daemons read it again."""
-        self._lines = list(lines)
+        self.lines = list(lines)
         self._write()
         self.command("scontrol", "reconfigure")
 
@@ -226,7 +227,7 @@ class Cluster:
         self._write()
 
     def _write(self) -> None:
-        self.conf.write_text("\n".join([*self._base, *self._lines, ""]))
+        self.conf.write_text("\n".join([*self._base, *self.lines, ""]))
 
     def _daemon(self, *command: str) -> None:
         with open(self.folder / f"{command[0]}.out", "ab") as out:

@@ -95,7 +95,7 @@ class TestTheShippedWrapper:
         return path
 
     def with_site_prolog(self, site: Site, wrapper: Path, text: str) -> None:
-        """Gives the wrapper a TaskProlog of the site's own, in a script of one line, for slurm.conf takes no arguments."""
+        """Gives the wrapper a TaskProlog of the site's own, in a script of one line: slurm.conf takes no arguments."""
         own = site.script("site-prolog", text)
         site.prolog(site.script("taskprolog-chain", f"exec {wrapper} --chain {own}"))
 
