@@ -133,13 +133,20 @@ class Cluster:
     def run_as(
         self, user: str, *command: "str | Path", environ: Mapping[bytes, bytes] = {}, timeout_s: float = 60.0
     ) -> "subprocess.CompletedProcess[bytes]":
-        """What came of a command that a user gave, in the user's home folder. Its stdin is empty."""
+        """What came of a command that a user gave, in the user's home folder. Its stdin is empty.
+
+        Raises: RuntimeError - it took longer; with what the user has running, and the logs.
+        """
         process = self.popen_as(user, *command, environ=environ)
         try:
             output, error = process.communicate(timeout=timeout_s)
-        except BaseException:
+        except BaseException as caught:
+            shown = self.command("ps", "-u", user, "-o", "pid,ppid,stat,etime,wchan:20,args", check=False)
             process.kill()
-            process.communicate()
+            output, error = process.communicate()
+            if isinstance(caught, subprocess.TimeoutExpired):
+                said = (output + error).decode(errors="replace")
+                raise RuntimeError(f"{command} took more than {timeout_s} s: {said}\n{shown}\n{self.logs()}") from caught
             raise
         return subprocess.CompletedProcess(command, process.returncode, output, error)
 
