@@ -6,11 +6,13 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 PYZ := dist/eessi-arch-guard.pyz
-# Two workers for two cores; tests that need a machine to themselves are marked and run alone.
+# A site's own interpreters, tried first: make pyz SITE_PYTHON="/opt/python/3.12/bin/python3"
+SITE_PYTHON ?=
+WORKERS ?= 2
 PYTEST := $(VENV)/bin/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint pyz clean
+.PHONY: help demo test test-eessi fuzz bench lint pyz repro clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -24,18 +26,32 @@ demo: $(PYZ) ## see the guard move a task's modules to another CPU target, on re
 	$(PY) tests/eessi/demo.py $(PYZ)
 
 test: lint $(PYZ) ## lint, build and run every test
-	$(PYTEST)
+	$(PYTEST) -n $(WORKERS) --dist loadgroup
 
-lint: $(STAMP) ## ruff, mypy --strict, shellcheck
+test-eessi: $(PYZ) ## against EESSI's own scripts: EESSI_SCRIPTS=<checkout of software-layer-scripts>, as root
+	@test -n "$(EESSI_SCRIPTS)" || { echo "set EESSI_SCRIPTS to a checkout of EESSI/software-layer-scripts"; exit 1; }
+	$(PYTEST) tests/eessi/test_real_eessi.py
+
+fuzz: $(STAMP) ## the property tests with at least 20,000 generated cases each
+	FUZZ_CASES=20000 $(PYTEST) -n $(WORKERS) tests/arch/test_emit.py tests/arch/test_chain.py
+
+bench: $(PYZ) ## the figures of docs/performance.md, as ratios on this machine
+	$(PY) tests/bench/guard.py $(PYZ)
+
+lint: $(STAMP) ## ruff, mypy --strict, the Python floor, shellcheck
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/vermin --quiet --no-tips --target=3.9- --violations guard
 	git ls-files -z '*.sh' .ci/run | xargs -0 -r shellcheck
 
 pyz: $(PYZ) ## dist/eessi-arch-guard.pyz
 
 $(PYZ): $(STAMP) $(shell git ls-files guard build pyproject.toml)
-	$(PY) build/pyz.py $@
+	$(PY) build/pyz.py $@ $(addprefix --python ,$(SITE_PYTHON))
+
+repro: $(PYZ) ## the same tree gives the same bytes: builds twice, in two folders, and compares
+	$(PYTEST) tests/build/test_pyz.py -k same
 
 clean: ## remove what was built, but not .venv
 	rm -rf dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -5,9 +5,10 @@
 # special builtins (unset, exec, exit, export, set, trap) a POSIX sh finds before any function.
 unset -f test echo
 set +f +e +u +x +v
-case ${EESSI_SOFTWARE_SUBDIR:+loaded}${EESSI_ARCH_GUARD_VERBOSE:+verbose},$* in
-,*--chain*)
-    program='' previous=''
+program='' previous='' call=other
+case "$*" in
+*--chain*)
+    call=chain
     for word in "$@"; do
         case $previous,$word in
         --chain,*) program=$word ;;
@@ -15,16 +16,17 @@ case ${EESSI_SOFTWARE_SUBDIR:+loaded}${EESSI_ARCH_GUARD_VERBOSE:+verbose},$* in
         esac
         previous=$word
     done
-    # Without EESSI the site's own prolog is all there is to run, and as Slurm itself would.
-    case $program in /*) test -f "$program" && test -r "$program" && test -x "$program" && exec "$program" ;; esac
-    ;;
-, | ,--shell | ,--timeout* | ,--prolog-line-max* | ,--syslog*) exit 0 ;;
-loaded, | loaded,--shell | loaded,--timeout* | loaded,--prolog-line-max* | loaded,--syslog*)
-    case ${EESSI_ARCH_GUARD-},$* in
-    *--chain*) ;;
-    0,* | [Nn][Oo],* | [Oo][Ff][Ff],* | [Ff][Aa][Ll][Ss][Ee],*) exit 0 ;;
+    case $program in
+    /*) test -f "$program" && test -r "$program" && test -x "$program" || program='' ;;
+    *) program='' ;;
     esac
     ;;
+'' | --shell* | --timeout* | --prolog-line-max* | --syslog*) call=guard ;;
+esac
+case $call,${EESSI_SOFTWARE_SUBDIR:+loaded}${EESSI_ARCH_GUARD_VERBOSE:+verbose},${EESSI_ARCH_GUARD-} in
+guard,,* | guard,loaded,0 | guard,loaded,[Nn][Oo] | guard,loaded,[Oo][Ff][Ff] | guard,loaded,[Ff][Aa][Ll][Ss][Ee]) exit 0 ;;
+# Without EESSI the site's own prolog is all there is to run, and as Slurm itself would.
+chain,,*) test "$program" && exec "$program" ;;
 esac
 # Python's own libraries come from the system, not from the job; the guard puts these back (guard/__main__.py).
 case ${LD_LIBRARY_PATH+x} in x)
@@ -44,27 +46,31 @@ test -e /lib/ld-linux-aarch64.so.1 && family=aarch64
 test -e /lib/ld-linux-riscv64-lp64d.so.1 && family=riscv64
 # The guard tells the job itself what a signal stopped; this sh only has to last as long.
 trap : HUP INT TERM
-last=none
+why='no Python from 3.9 on was found'
 for python in @PYTHON@ /usr/bin/python3.14 /usr/bin/python3.13 /usr/bin/python3.12 /usr/bin/python3.11 \
     /usr/bin/python3.10 /usr/bin/python3.9 \
     /cvmfs/software.eessi.io/versions/2025.06/compat/linux/"$family"/usr/bin/python3 \
     /cvmfs/software.eessi.io/versions/2023.06/compat/linux/"$family"/usr/bin/python3; do
+    test -f "$python" || continue
     test -x "$python" || continue
-    last=$python
     # No exec: should this Python die (a library for another CPU, no memory), the task must not.
     "$python" -I -S -c '@BOOT@' "$0" "$@"
     status=$?
-    case $status in
+    why="$python ended with status $status"
+    case $call,$status in
     # Either this Python cannot be run, or it ran a chained program that ended so.
-    126 | 127) "$python" -I -S -c '' || continue ;;
-    132 | 134 | 135 | 136 | 137 | 139) break ;;
+    *,126 | *,127) "$python" -I -S -c '' || continue ;;
+    # SIGUSR1: the archive could not be read (build/boot.py); the site's own prolog has not run yet.
+    chain,138) test "$program" && exec "$program" ;;
+    esac
+    case $call,$status in
+    guard,0) exit 0 ;;
+    guard,* | *,132 | *,134 | *,135 | *,136 | *,137 | *,138 | *,139) break ;;
     esac
     exit $status
 done
-case "$*" in
-*--shell*) echo "eessi-arch-guard: skipped, no Python from 3.9 on could be run (last tried: $last)" >&2 ;;
-*) case ${SLURM_LOCALID-0} in 0)
-    echo "print eessi-arch-guard: skipped, no Python from 3.9 on could be run (last tried: $last)" ;;
-    esac ;;
+case "$*,${SLURM_LOCALID-0}" in
+*--shell*) echo "eessi-arch-guard: skipped, $why" >&2 ;;
+*,0) echo "print eessi-arch-guard: skipped, $why" ;;
 esac
 exit 0

@@ -25,8 +25,8 @@ HEADER = ROOT / "build" / "header.sh"
 BOOT = ROOT / "build" / "boot.py"
 # What a task of the guard may run; build/boot.py takes it from one member, `<cache tag>/hot`.
 HOT = re.compile(r"guard/(__init__|__main__|(arch|base)/[a-z_]+)\.py")
-# Offset in the file (of 8 bytes of the bytecode's hash, which it follows), the bytecode's size, the magic number that
-# its Python must have, those 8 bytes.
+# Offset in the file and size in bytes of 8 bytes of a hash and the bytecode that it is of; the magic number that its
+# Python must have; those 8 bytes.
 Place = tuple[int, int, str, str]
 # The zip format's first day; shiv --reproducible uses it as well.
 DATE = (1980, 1, 1, 0, 0, 0)
@@ -149,7 +149,7 @@ def joined(version: str, pythons: "list[str]", members: "dict[str, bytes]") -> "
                 entry = made.getinfo(f"{tag}/hot")
                 # A local file header is 30 bytes and the name; then the magic number, the hash's 8 bytes, the bytecode.
                 at = len(head) + entry.header_offset + 30 + len(entry.filename) + 4
-                hot[tag] = (at, entry.file_size - 12, magic, name)
+                hot[tag] = (at, entry.file_size - 4, magic, name)
     return head + body, build
 
 
@@ -183,7 +183,7 @@ def main() -> int:
     data, build = joined(version[1].decode(), options.python, members)
     listing = check(data)
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    temporary = options.output.with_suffix(".new")
+    temporary = options.output.with_name(f".{options.output.name}.{os.getpid()}")
     temporary.write_bytes(data)
     temporary.chmod(0o755)
     temporary.replace(options.output)

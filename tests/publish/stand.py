@@ -169,13 +169,14 @@ def open_files(tree: Path) -> "tuple[list[str], list[str]]":
     """What any process has open below tree: for reading, for writing."""
     reading: list[str] = []
     writing: list[str] = []
-    for entry in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            path = os.readlink(entry)
-            if path.startswith(f"{tree}/"):
-                flags = re.search(r"flags:\s*0([0-7]+)", (entry.parent.parent / "fdinfo" / entry.name).read_text())
-                is_writing = flags and int(flags[1], 8) & (os.O_WRONLY | os.O_RDWR)
-                (writing if is_writing else reading).append(path)
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        try:  # it may end at any moment
+            for fd in os.listdir(f"/proc/{process}/fd"):
+                path = os.readlink(f"/proc/{process}/fd/{fd}")
+                if path.startswith(f"{tree}/"):
+                    flags = re.search(r"flags:\s*0([0-7]+)", Path(f"/proc/{process}/fdinfo/{fd}").read_text())
+                    is_writing = flags and int(flags[1], 8) & (os.O_WRONLY | os.O_RDWR)
+                    (writing if is_writing else reading).append(path)
         except OSError:
             continue
     return reading, writing
@@ -316,6 +317,9 @@ def main(arguments: "list[str]") -> int:
         status, text = end.args
         print(text, file=sys.stderr)
         return int(status)
+    except Exception as error:  # a mistake of ours, which must not pass for a refusal
+        publisher.violation(f"the stand-in itself failed: {error!r}")
+        raise
 
 
 if __name__ == "__main__":
