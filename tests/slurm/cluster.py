@@ -146,7 +146,8 @@ class Cluster:
             output, error = process.communicate()
             if isinstance(caught, subprocess.TimeoutExpired):
                 said = (output + error).decode(errors="replace")
-                raise RuntimeError(f"{command} took more than {timeout_s} s: {said}\n{shown}\n{self.logs()}") from caught
+                what = f"{command} took more than {timeout_s} s: {said}\n{shown}\n{self.logs()}"
+                raise RuntimeError(what) from caught
             raise
         return subprocess.CompletedProcess(command, process.returncode, output, error)
 

@@ -92,7 +92,6 @@ class Site:
         self.pyz = Path(shutil.copy(self.pyz, self.folder))
         self.home = Path(pwd.getpwnam(USER).pw_dir)
         self.tree = self.miniature("eessi")
-        self.detector_log = self.tree.root / "detector.log"
         self.login = self.logged_in(self.tree)
         self.by_node = self.wrapper("by-node", f'exec {self.pyz} "$@"')
         self.script("Epilog", f"exec {self.pyz} --clean")
