@@ -162,7 +162,7 @@ class Cluster:
             user=account.pw_uid,
             group=account.pw_gid,
             extra_groups=[],
-            cwd=account.pw_dir,
+            cwd=account.pw_dir if os.path.isdir(account.pw_dir) else "/",
             stdin=subprocess.DEVNULL if stdio_fd is None else stdio_fd,
             stdout=subprocess.PIPE if stdio_fd is None else stdio_fd,
             stderr=subprocess.PIPE if stdio_fd is None else stdio_fd,
