@@ -38,7 +38,8 @@ kinds
     3 ANSWER    daemon or worker -> tap or hook, exactly one after HELLO or EVENT. Fields: code, and for code 0 of a
                 HELLO: stream_buffer_bytes, max_log_bytes. code is one of:
                     0  yes: send (HELLO); the job is relayed (EVENT job_start), was relayed (EVENT job_end)
-                    1  no: this job is settled as not relayed, or this node relays nothing
+                    1  no: this job is settled as not relayed, or this node relays nothing, or (without whole_step)
+                       a tap with whole_step has this step already
                     2  no such job here (no job_start was told, or job_end has been)
                     3  not allowed: the peer is neither root nor the job's user; EVENT from another uid than 0
                     4  too many: connections, streams or jobs; come back later
@@ -151,6 +152,11 @@ def pack(frame: Frame) -> bytes:
         )
         + frame.payload
     )
+
+
+def answer(code: int, text: str) -> bytes:
+    """The packet of an ANSWER that is not a welcome. text: a sentence for a person."""
+    return pack(Frame(ANSWER, fields_payload({"code": b"%d" % code, "text": text.encode().replace(b"\0", b"?")})))
 
 
 def unpack(packet: bytes) -> Frame:
