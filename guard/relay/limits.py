@@ -45,6 +45,8 @@ ID_MOST = 0xFFFF_FFFF
 # Slurm's step numbers, slurm.h 20.11 to 26.05: SLURM_BATCH_SCRIPT, SLURM_INTERACTIVE_STEP.
 STEP_BATCH = 0xFFFF_FFFB
 STEP_INTERACTIVE = 0xFFFF_FFFA
+# From here on step numbers have a meaning of their own (slurm.h: SLURM_PENDING_STEP ... SLURM_INTERACTIVE_STEP).
+STEP_SPECIAL_LEAST = 0xFFFF_FFF0
 # slurm.h: NO_VAL16, INFINITE16.
 NO_VAL16 = 0xFFFE
 INFINITE16 = 0xFFFF
@@ -57,6 +59,9 @@ PENDING_MOST_PER_UID_COUNT = 256
 JOBS_MOST_COUNT = 10_000
 TAPS_MOST_COUNT = 1024
 STREAMS_MOST_COUNT = 4096
+# Workers of one job that live at once: a process each, outside the job's cgroup. Fewer where any user can ask for them.
+WORKERS_MOST_PER_JOB_COUNT = 1024
+USER_WORKERS_MOST_PER_JOB_COUNT = 64
 # How long a numbered step waits for another `relay exec` after its last one, in s.
 STEP_LINGER_S = 5.0
 # How long job_end waits for the job's workers to finish, in s: their drain and a little.
