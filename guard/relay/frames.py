@@ -99,6 +99,9 @@ import struct
 from guard.base.faults import PeerFault
 from guard.relay.limits import FIELDS_MAX_BYTES, FRAME_PAYLOAD_MAX_BYTES
 
+CONTROL_NAME = "control.sock"
+TAP_NAME = "tap.sock"
+
 HELLO, EVENT, ANSWER, DATA, END, LOST, NOTE, DRAIN, DRAINED, BYE = range(1, 11)
 STDOUT, STDERR = 1, 2
 UNBUFFERED = 1

@@ -67,8 +67,17 @@ STEP_LINGER_S = 5.0
 # How long job_end waits for the job's workers to finish, in s: their drain and a little.
 JOB_END_WAIT_S = DRAIN_S + 2.0
 
-# A tap: a gap without a frame taken that counts as hung, and all of them together, in s.
-HUNG_GAP_S = 0.25
-HUNG_TOTAL_S = 2.0
-# What a hook waits for the daemon's answer, in s.
-EVENT_ANSWER_S = 2.0
+# A tap: how long its command waits for the first answer; a gap without a frame taken that counts as hung; all such
+# gaps together before it gives up; its end at most (seed's drain limit). In ms.
+TAP_FIRST_ANSWER_MS = 500
+TAP_HUNG_GAP_MS = 250
+TAP_HUNG_TOTAL_MS = 2000
+TAP_END_MS = 5000
+# What a hook waits for the daemon's answer, in ms.
+EVENT_ANSWER_MS = 2000
+
+# What `relay exec` moves at once, in bytes: a pipe's default content, pipe(7).
+COPY_BYTES = 64 * KIB
+# After its command has ended: how long a pipe that others still hold is looked at before a copy of ours stays with
+# them, in ms. A shell's children end a moment before it does.
+LEFTOVER_LOOK_MS = 20

@@ -16,8 +16,7 @@ import time
 
 from guard.base.faults import NodeFault, PeerFault, SiteFault
 from guard.base.watch import Watch
-from guard.relay import frames, handover, jobs, limits, notify, record, settle, settings
-from guard.relay.frames import Frame
+from guard.relay import frames, handover, jobs, limits, notify, record, settings, settle
 from guard.relay.jobs import Job
 from guard.relay.ring import Ring
 from guard.relay.sender import Sender
@@ -26,10 +25,6 @@ from guard.relay.settings import Settings
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-FOLDER = "/run/eessi-relay"
-CONTROL = "control.sock"
-TAP = "tap.sock"
 
 _BACKLOG = 1024
 _UCRED = struct.Struct("iII")
@@ -96,7 +91,7 @@ def _claim(folder: str) -> "tuple[int, list[socket.socket]]":
             raise NodeFault("daemon-runs", folder)
         os.makedirs(f"{folder}/jobs", 0o700, exist_ok=True)
         listeners = []
-        for name, mask in ((CONTROL, 0o177), (TAP, 0o111)):
+        for name, mask in ((frames.CONTROL_NAME, 0o177), (frames.TAP_NAME, 0o111)):
             path = f"{folder}/{name}"
             try:
                 os.unlink(path)  # the lock is ours, so whoever bound it is gone
@@ -191,7 +186,7 @@ class _Node:
         sender_fd = self._sender.fd()
         if sender_fd is not None and self._sender.wants_write():
             poll.register(sender_fd, select.POLLOUT)
-        ends_ms = [waits.end_ms for waits in (*self._peers.values(), *self._endings)]
+        ends_ms = [peer.end_ms for peer in self._peers.values()] + [ending.end_ms for ending in self._endings]
         sender_ms = self._sender.next_ms() if self._settings.has_plugin else _NEVER
         next_ms = min(at_ms, sender_ms, *ends_ms)
         ready = poll.poll(max(0.0, next_ms - _now_ms()) + 1 if next_ms < _NEVER else None)

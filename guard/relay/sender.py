@@ -49,7 +49,7 @@ class Sender:
         self._socket: "socket.socket | None" = None
         self._backoff_ms = limits.BACKOFF_FIRST_MS
         self._try_ms: float = now_ms
-        self._refusal = ""
+        self._reason = ""
         self._is_blocked = False
         self.sent_count = 0
 
@@ -107,11 +107,11 @@ class Sender:
         self._socket = None
 
     def _connect(self, now_ms: int) -> None:
-        refusal = _refusal(self._path, self._owners)
-        if refusal and refusal != self._refusal:
-            self._say(f"not connecting, {refusal}")
-        self._refusal = refusal
-        if not refusal:
+        reason = refusal(self._path, self._owners)
+        if reason and reason != self._reason:
+            self._say(f"not connecting, {reason}")
+        self._reason = reason
+        if not reason:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             connection.setblocking(False)
             try:
@@ -170,7 +170,7 @@ class Sender:
         self._log(f"[{self._path}] {sentence}")
 
 
-def _refusal(path: str, owners: "frozenset[int]") -> str:
+def refusal(path: str, owners: "frozenset[int]") -> str:
     """Why nothing may be sent to this path now, or nothing.
 
     lstat: a link in the safe folder to a socket elsewhere would make the look at the folder worthless.

@@ -14,7 +14,6 @@ from guard.base.faults import SiteFault
 from guard.relay import limits
 
 PLUGIN = "relay_io/uds_json"
-CONFIG_PATH = "/etc/eessi-relay.conf"
 
 _SWITCH = {"yes": True, "no": False, "true": True, "false": False, "1": True, "0": False}
 _NUMBERS = {
