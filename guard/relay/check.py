@@ -7,7 +7,7 @@ import sys
 import time
 
 from guard.base.faults import Fault
-from guard.relay import frames, lines, limits, reasons, record, sender, settings
+from guard.relay import frames, lines, reasons, record, sender, settings
 from guard.relay.settings import Settings
 
 # A log record's identity fields, in bytes: seed, "How output becomes records" ("About 250 bytes").

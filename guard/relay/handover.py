@@ -98,15 +98,17 @@ def start(
             os.unlink(place)
             raise
         if pid == 0:
-            _become(listener, plan, log)
+            _become(listener, plan, log, f"relay {job.job_id}.{step_id}".encode()[:15])
     return pid, connection
 
 
-def _become(listener: "socket.socket", plan: worker.Plan, log: "Callable[[str], None]") -> None:
+def _become(listener: "socket.socket", plan: worker.Plan, log: "Callable[[str], None]", title: bytes) -> None:
     """In the child, never returns. The daemon's sockets are closed by number: their objects live on, unused."""
     status = 1
     try:
         os.setsid()
+        with open("/proc/self/comm", "wb") as file:
+            file.write(title)  # what ps shows: 15 bytes, Linux TASK_COMM_LEN
         for name in os.listdir("/proc/self/fd"):
             if int(name) > 2 and int(name) != listener.fileno():
                 try:

@@ -28,12 +28,19 @@ NUL_TEXT_BYTES = 6
 
 # sun_path of a UNIX socket without its final NUL, in bytes: unix(7).
 SOCKET_PATH_MAX_BYTES = 107
+# The daemon's folder, so that `/jobs/<10 digits>-<19 digits>/interactive.sock` still fits, in bytes.
+FOLDER_MAX_BYTES = SOCKET_PATH_MAX_BYTES - 53
 # Seed, "Delivery": back-off between connection attempts, in ms, and the time to drain at the end, in s.
 BACKOFF_FIRST_MS = 250
 BACKOFF_MOST_MS = 30_000
 DRAIN_S = 5.0
 # ENOBUFS leaves the socket writable, so poll cannot be waited on: a pause before the next try, in ms. Ours.
 NO_BUFFERS_PAUSE_MS = 20
+# How long a worker waits for room at a scraper that reads: between two looks at its taps, and in one send; in ms.
+# A job that outruns a slow scraper is slowed to no less than 64 KiB in about this time; one that outruns a stopped or
+# absent one is not slowed at all. Ours.
+PATIENCE_MS = 4
+SEND_WAIT_MS = 2
 # "periodically after that with a running total": the seed gives no period. In ms, ours.
 DROP_REPORT_PERIOD_MS = 60_000
 

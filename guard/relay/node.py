@@ -79,6 +79,8 @@ def log(line: str) -> None:
 
 def _claim(folder: str) -> "tuple[int, list[socket.socket]]":
     """The folder, ours alone by a lock, and its two listening sockets: control, tap."""
+    if len(os.fsencode(folder)) > limits.FOLDER_MAX_BYTES:
+        raise SiteFault("no-folder", f"{folder}: longer than {limits.FOLDER_MAX_BYTES} bytes")
     try:
         os.makedirs(folder, 0o755, exist_ok=True)
         found = os.lstat(folder)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Ring -> the scraper's datagram socket, never waiting. World room; the clock is an argument.
+"""Ring -> the scraper's datagram socket, waiting only where it is allowed to. World room; the clock is an argument.
 
 Seed relay_io, "The uds_json plugin" and "Delivery". Whoever owns a Sender calls pump() when next_ms() is due, when fd()
 has become writable while wants_write(), and after it has pushed records.
@@ -10,6 +10,8 @@ import os
 import select
 import socket
 import stat
+import struct
+import time
 
 from guard.relay import limits
 from guard.relay.ring import Ring
@@ -23,6 +25,7 @@ _NO_ROOM = (errno.ENOBUFS, errno.ENOMEM)
 # Records a call: with a ring of a GiB and a fast scraper, its taps must be looked at in between.
 _PUMP_MOST_COUNT = 4096
 _NEVER = float("inf")
+_TIMEVAL = struct.Struct("ll")
 
 
 class Sender:
@@ -51,6 +54,7 @@ class Sender:
         self._try_ms: float = now_ms
         self._reason = ""
         self._is_blocked = False
+        self._is_reading = True
         self.sent_count = 0
 
     def fd(self) -> "int | None":
@@ -65,12 +69,17 @@ class Sender:
         """When pump() is due even if nothing happens."""
         return min(self._try_ms, self._ring.next_report_ms())
 
-    def pump(self, now_ms: int) -> None:
-        """Connects if that is due, and sends until the ring is empty or the socket full. Reports drops when due."""
+    def pump(self, now_ms: int, patience_ms: int = 0) -> None:
+        """Connects if that is due, and sends until the ring is empty or the socket full. Reports drops when due.
+
+        Takes: patience_ms - how long, about, it may wait for room in the socket of a scraper that reads. One that did
+        not read at all in that time gets no such wait until it does. The kernel queues few datagrams (10 by
+        default): without it, every record of a burst costs a round through the caller's poll.
+        """
         if self._socket is None and self._try_ms <= now_ms:
             self._connect(now_ms)
         if self._socket is not None:
-            self._send(self._socket, now_ms)
+            self._send(self._socket, now_ms, patience_ms)
         for line in self._ring.reports(now_ms):
             self._say(line)
 
@@ -90,7 +99,7 @@ class Sender:
                     break
                 has_tried = True
                 self._try_ms = now_ms
-            self.pump(now_ms)
+            self.pump(now_ms, min(limits.PATIENCE_MS, end_ms - now_ms))
             if self._socket is not None and self._ring.records and self._try_ms > now_ms:
                 poll = select.poll()
                 if self.wants_write():
@@ -113,7 +122,8 @@ class Sender:
         self._reason = reason
         if not reason:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            connection.setblocking(False)
+            # Blocking, but not for long: a send that may wait does so in the kernel.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(0, 1000 * limits.SEND_WAIT_MS))
             try:
                 connection.connect(self._path)
             except OSError as error:
@@ -130,7 +140,7 @@ class Sender:
         self._try_ms = now_ms + self._backoff_ms
         self._backoff_ms = min(2 * self._backoff_ms, limits.BACKOFF_MOST_MS)
 
-    def _send(self, connection: "socket.socket", now_ms: int) -> None:
+    def _send(self, connection: "socket.socket", now_ms: int, patience_ms: int) -> None:
         """Sends from the left of the ring. A record leaves the ring only once it is sent, so one that was in flight
         when the connection broke is at the front again, or dropped like any other oldest one."""
         records = self._ring.records
@@ -139,9 +149,14 @@ class Sender:
         self._try_ms = _NEVER
         count = sent_bytes = 0
         failure = 0
+        flags = int(socket.MSG_DONTWAIT)
+        end_ns = 0
+        if patience_ms > 0 and self._is_reading:
+            flags = 0
+            end_ns = time.monotonic_ns() + patience_ms * 1_000_000
         while records and count < _PUMP_MOST_COUNT:
             try:
-                sent_bytes += send(records[0])
+                sent_bytes += send(records[0], flags)
             except OSError as error:
                 failure = error.errno or errno.EIO
                 if failure != errno.EMSGSIZE:
@@ -151,6 +166,10 @@ class Sender:
             else:
                 records.popleft()
                 count += 1
+                if not flags and not count & 7 and time.monotonic_ns() >= end_ns:
+                    flags = int(socket.MSG_DONTWAIT)
+        if count or failure == errno.EAGAIN:
+            self._is_reading = bool(count)
         self._ring.took(count, sent_bytes)
         self.sent_count += count
         if count:

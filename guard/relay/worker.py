@@ -110,15 +110,19 @@ class _Worker:
 
     def serve(self) -> None:
         while not self._watch.is_stopped():
-            self._pump()
             now_ms = _now_ms()
             if now_ms >= self._end_ms:
                 return
-            next_ms = min(self._end_ms, self._sender.next_ms())
-            for fd, _ in self._poll.poll(max(0.0, next_ms - now_ms) / 1000 if next_ms < float("inf") else None):
+            ready = self._poll.poll(0)
+            # With nothing to read there is time to wait for the scraper; with something, _read_tap() is followed by it.
+            self._pump(0 if ready else limits.PATIENCE_MS)
+            if not ready:
+                next_ms = min(self._end_ms, self._sender.next_ms())
+                ready = self._poll.poll(max(0.0, next_ms - _now_ms()) / 1000 if next_ms < float("inf") else None)
+            for fd, _ in ready:
                 if fd in self._taps:
                     self._read_tap(self._taps[fd])
-                    self._pump()
+                    self._pump(limits.PATIENCE_MS)
                 elif fd in self._daemons:
                     self._read_daemon(self._daemons[fd])
                 elif fd == self._listener.fileno():
@@ -139,12 +143,12 @@ class _Worker:
         if self._refused_count:
             self._log(f"relay refused {self._refused_count} taps that sent what is no frame")
 
-    def _pump(self) -> None:
+    def _pump(self, patience_ms: int) -> None:
         """Sends, and polls the sender's socket exactly while records wait for room in it.
 
         Both at once: a number that the sender has closed is given to the next socket that is opened.
         """
-        self._sender.pump(_now_ms())
+        self._sender.pump(_now_ms(), patience_ms)
         fd = self._sender.fd() if self._sender.wants_write() else None
         if fd != self._sender_fd:
             if self._sender_fd is not None:
