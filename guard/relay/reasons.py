@@ -11,10 +11,8 @@ SENTENCES = {
     "no-daemon": "no `relay node` answers here; start eessi-relay-node.service, or look at its log",
     "daemon-runs": "another `relay node` has this folder; stop it first",
     "no-folder": "the relay's folder cannot be used; it must belong to root and be writable by nobody else",
-    "not-root": "only root may do this",
     "refused": "the relay's daemon refused",
     "no-environment": "the environment names no job; call this from slurmd's Prolog or Epilog, or inside a job",
-    "no-start": "the command cannot be started",
 }
 
 
