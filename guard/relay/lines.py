@@ -66,9 +66,9 @@ class Stream:
         return pieces
 
     def _lines(self, block: bytes) -> "list[tuple[int, bytes]]":
-        """Pieces of whole lines. They are looked at one by one only if the longest is above the cap."""
+        """Pieces of whole lines. They are looked at one by one only if one may be above the cap."""
         escaped = _escaped(block)
-        if len(escaped) <= self._cap_bytes or max(map(len, escaped.split(b"\n"))) < self._cap_bytes:
+        if not _has_long_line(escaped, self._cap_bytes):
             return [(LINES, escaped)] if block else []
         pieces: "list[tuple[int, bytes]]" = []
         start = at = 0
@@ -103,6 +103,21 @@ class Stream:
         self._held = []
         self._held_bytes = 0
         return [(PARTIAL, body)] if body else []
+
+
+def _has_long_line(block: bytes, cap_bytes: int) -> bool:
+    """Whether whole lines hold one above cap_bytes, its newline counted.
+
+    If every window of half the cap holds a newline, none does: a few finds, where a look at each line would cost more
+    than the rest of the splitting.
+    """
+    if len(block) <= cap_bytes:
+        return False
+    half_bytes = cap_bytes // 2
+    for start in range(0, len(block), half_bytes):
+        if block.find(b"\n", start, start + half_bytes) < 0:
+            return max(map(len, block.split(b"\n"))) >= cap_bytes
+    return False
 
 
 def _escaped(clean: bytes) -> bytes:

