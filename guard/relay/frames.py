@@ -26,7 +26,8 @@ Frame = header of 28 bytes, then the payload. Integers are little-endian, nothin
          4     4  task_id_local    0 where no task is meant
          8     4  task_id_global
         12     4  length           bytes of payload; must be the packet's size - 28
-        16     8  time_ns          CLOCK_REALTIME in ns when the bytes were read from the task (DATA); else 0
+        16     8  time_ns          CLOCK_REALTIME in ns when the bytes were read from the task (DATA); else 0.
+                                   Below 2^63
         24     4  zero
 
     payload: at most 65,536 bytes. A longer packet, a length that does not match, an unknown kind or stream: the
@@ -174,6 +175,8 @@ def unpack(packet: bytes) -> Frame:
         raise PeerFault("bad-frame", f"length {length} in a packet of {len(packet)} bytes")
     if not HELLO <= kind <= BYE or zero or zeros or flags & ~UNBUFFERED:
         raise PeerFault("bad-frame", f"kind {kind}, flags {flags}")
+    if time_ns >> 63:  # readers of records keep time as a signed 64-bit number
+        raise PeerFault("bad-frame", f"time_ns {time_ns}")
     if (stream not in (STDOUT, STDERR)) if kind in (DATA, END, LOST) else stream:
         raise PeerFault("bad-frame", f"stream {stream} with kind {kind}")
     if (kind == LOST and length != _COUNT.size) or (kind == DATA and not length):

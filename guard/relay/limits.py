@@ -61,14 +61,16 @@ INFINITE16 = 0xFFFF
 # How long a peer may take to send its first frame, in s.
 FIRST_FRAME_S = 1.0
 # Connections that have not said yet what they are, and jobs, that the daemon keeps; taps and streams of a worker.
-PENDING_MOST_COUNT = 1024
-PENDING_MOST_PER_UID_COUNT = 256
+PENDING_MOST_COUNT = 4096
+PENDING_MOST_PER_UID_COUNT = 1024
 JOBS_MOST_COUNT = 10_000
 TAPS_MOST_COUNT = 1024
 STREAMS_MOST_COUNT = 4096
 # Workers of one job that live at once: a process each, outside the job's cgroup. Fewer where any user can ask for them.
 WORKERS_MOST_PER_JOB_COUNT = 1024
 USER_WORKERS_MOST_PER_JOB_COUNT = 64
+# Lines that a step's taps may put into the node's log (LOST, NOTE).
+TOLD_MOST_COUNT = 100
 # How long a numbered step waits for another `relay exec` after its last one, in s.
 STEP_LINGER_S = 5.0
 # How long job_end waits for the job's workers to finish, in s: their drain and a little.

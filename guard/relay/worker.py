@@ -90,6 +90,7 @@ class _Worker:
         # When the step is over if no tap comes; infinity while there are taps, or where job_end will tell.
         self._end_ms: float = _now_ms() + limits.STEP_LINGER_S * 1000
         self._refused_count = 0
+        self._told_count = 0
         self._poll = select.epoll()
         self._poll.register(watch.fd, select.EPOLLIN)
         self._poll.register(listener, select.EPOLLIN)
@@ -137,11 +138,17 @@ class _Worker:
                 os.unlink(name)
             except OSError:
                 pass
+        # At once, before the drain: a tap that is still there finds the next worker instead of waiting for us.
+        self._listener.close()
+        for tap in self._taps.values():
+            tap.socket.close()
         now_ns = time.time_ns()
         self._ring.push([*self._step.close(self._step.open_keys(), now_ns), self._step.end(now_ns)])
         self._sender.drain(_now_ms, int(limits.DRAIN_S * 1000))
         if self._refused_count:
             self._log(f"relay refused {self._refused_count} taps that sent what is no frame")
+        if self._told_count > limits.TOLD_MOST_COUNT:
+            self._log(f"relay was told {self._told_count - limits.TOLD_MOST_COUNT} more by taps, not logged")
 
     def _pump(self, patience_ms: int) -> None:
         """Sends, and polls the sender's socket exactly while records wait for room in it.
@@ -238,10 +245,10 @@ class _Worker:
         elif frame.kind == frames.LOST:
             # What was held is cut off here: joined to what comes after the gap it would look whole.
             self._ring.push(self._step.close([key_of(frame)], time.time_ns()))
-            self._log(loss(frame))
+            self._log_told(loss(frame))
         elif frame.kind == frames.NOTE:
             note = frame.payload[: limits.NOTE_MAX_BYTES].decode("utf-8", "replace")
-            self._log("relay: " + "".join(character if character.isprintable() else "?" for character in note))
+            self._log_told("relay: " + "".join(character if character.isprintable() else "?" for character in note))
         elif frame.kind == frames.DRAIN:
             self._tell(tap.socket, frames.pack(Frame(frames.DRAINED)))
         elif frame.kind == frames.BYE:
@@ -249,6 +256,12 @@ class _Worker:
         else:
             raise PeerFault("bad-frame", f"kind {frame.kind} from a tap")
         return False
+
+    def _log_told(self, line: str) -> None:
+        """Logs what a tap says, up to a bound: taps are any user's, the log is the node's."""
+        self._told_count += 1
+        if self._told_count <= limits.TOLD_MOST_COUNT:
+            self._log(line)
 
     def _drop_tap(self, tap: _Tap, has_said_bye: bool) -> None:
         self._ring.push(self._step.close(tap.keys, time.time_ns()))

@@ -56,6 +56,7 @@ def test_a_frame_comes_back() -> None:
         (packet(stream=0), "stream 0 with kind 4"),
         (packet(stream=3), "stream 3 with kind 4"),
         (packet(kind=10, stream=1, payload=b""), "stream 1 with kind 10"),
+        (packet()[:16] + b"\xff" * 8 + packet()[24:], "time_ns 18446744073709551615"),
         (packet(payload=b""), "payload of 0 bytes with kind 4"),
         (packet(kind=6, payload=b"1234567"), "payload of 7 bytes with kind 6"),
     ],

@@ -246,6 +246,36 @@ def test_a_worker_told_to_stop_sends_what_it_has_and_its_step_end(node: Rig) -> 
     assert [one["body"] for one in node.records("log")] == ["held"]
 
 
+def test_taps_cannot_fill_the_nodes_log(node: Rig) -> None:
+    tap = Wire(node, is_whole_step=True)
+    tap.send(*(Frame(frames.NOTE, b"again") for _ in range(500)))
+    tap.drain()
+    tap.bye()
+    eventually(lambda: node.workers() == [])
+    assert node.log().count("relay: again") == 100
+    assert f"[{JOB_ID}.0] relay was told 400 more by taps, not logged\n" in node.log()
+
+
+def test_a_tap_of_a_worker_that_ends_is_let_go_before_the_drain(rig: Rig) -> None:
+    rig.start()
+    rig.event("job_start")
+    assert rig.scraper
+    tap = Wire(rig)
+    tap.data(b"y\n" * 1000)
+    tap.drain()
+    rig.scraper.signal(19)
+    tap.data(b"y\n" * 1000)
+    tap.drain()
+    (worker,) = rig.workers()
+    os.kill(worker, 15)
+    assert tap.is_closed()
+    assert rig.workers() == [worker]  # it drains
+    other = Wire(rig)
+    assert other.answer["code"] == b"0"
+    rig.scraper.signal(18)
+    eventually(lambda: rig.kinds().count("log") == 2000)
+
+
 def test_without_a_scraper_the_worker_drops_the_oldest_and_tells(rig: Rig) -> None:
     rig.configure(parameters="stepd_ring_mbytes=1")
     rig.start_node()
