@@ -70,6 +70,17 @@ def asked(payload: bytes) -> "tuple[Job, str]":
     return Job(number(fields, "job_id", limits.ID_MOST, 1), number(fields, "uid", limits.ID_MOST), slurm), wish
 
 
+def step_text(step: int) -> str:
+    """A step as records name it (seed, "Record format"). Raises: PeerFault(bad-fields) - no step that has output."""
+    if step == limits.STEP_BATCH:
+        return "batch"
+    if step == limits.STEP_INTERACTIVE:
+        return "interactive"
+    if step >= limits.STEP_SPECIAL_LEAST:
+        raise PeerFault("bad-fields", f"step {step} has no output")
+    return str(step)
+
+
 def _text(value: bytes) -> str:
     return value.decode("utf-8", "replace")
 

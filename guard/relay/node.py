@@ -6,17 +6,15 @@ step they belong to; it checks their uid and hands them to the step's worker. It
 """
 
 import errno
-import fcntl
 import os
 import select
 import socket
-import stat
 import struct
 import time
 
-from guard.base.faults import NodeFault, PeerFault, SiteFault
+from guard.base.faults import PeerFault
 from guard.base.watch import Watch
-from guard.relay import frames, handover, jobs, limits, notify, record, settings, settle
+from guard.relay import claim, frames, handover, jobs, limits, notify, record, settings, settle
 from guard.relay.jobs import Job
 from guard.relay.ring import Ring
 from guard.relay.sender import Sender
@@ -26,7 +24,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_BACKLOG = 1024
 _UCRED = struct.Struct("iII")
 _NEVER = float("inf")
 
@@ -59,7 +56,7 @@ def run(config_path: str, folder: str, environ: "dict[bytes, bytes]") -> int:
     Raises: SiteFault(bad-config), SiteFault(no-folder), NodeFault(daemon-runs).
     """
     configured = settings.load(config_path)
-    lock_fd, listeners = _claim(folder)
+    lock_fd, listeners = claim.folder(folder)
     with Watch() as watch:
         node = _Node(configured, folder, listeners, watch, log)
         node.serve(environ)
@@ -75,42 +72,6 @@ def log(line: str) -> None:
         os.write(2, line.encode("utf-8", "backslashreplace") + b"\n")
     except OSError:
         pass  # nobody to tell
-
-
-def _claim(folder: str) -> "tuple[int, list[socket.socket]]":
-    """The folder, ours alone by a lock, and its two listening sockets: control, tap."""
-    if len(os.fsencode(folder)) > limits.FOLDER_MAX_BYTES:
-        raise SiteFault("no-folder", f"{folder}: longer than {limits.FOLDER_MAX_BYTES} bytes")
-    try:
-        os.makedirs(folder, 0o755, exist_ok=True)
-        found = os.lstat(folder)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-            raise SiteFault("no-folder", folder)
-        lock_fd = os.open(f"{folder}/lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise NodeFault("daemon-runs", folder)
-        os.makedirs(f"{folder}/jobs", 0o700, exist_ok=True)
-        listeners = []
-        for name, mask in ((frames.CONTROL_NAME, 0o177), (frames.TAP_NAME, 0o111)):
-            path = f"{folder}/{name}"
-            try:
-                os.unlink(path)  # the lock is ours, so whoever bound it is gone
-            except FileNotFoundError:
-                pass
-            listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            old_mask = os.umask(mask)
-            try:
-                listener.bind(path)
-            finally:
-                os.umask(old_mask)
-            listener.listen(_BACKLOG)
-            listener.setblocking(False)
-            listeners.append(listener)
-    except OSError as error:
-        raise SiteFault("no-folder", f"{folder}: {error.strerror or error}")
-    return lock_fd, listeners
 
 
 def _now_ms() -> int:
@@ -276,7 +237,7 @@ class _Node:
 
     def _hello(self, peer: _Peer, fields: "dict[str, bytes]") -> None:
         job_id = frames.number(fields, "job_id", limits.ID_MOST, 1)
-        step_id = _step_text(frames.number(fields, "step_id", limits.ID_MOST))
+        step_id = jobs.step_text(frames.number(fields, "step_id", limits.ID_MOST))
         is_whole_step = fields.get("whole_step") == b"1"
         job = self._jobs.get(job_id)
         is_root = self._is_root(peer.uid)
@@ -382,14 +343,3 @@ class _Node:
                 if raw:
                     how = f"signal {os.WTERMSIG(raw)}" if os.WIFSIGNALED(raw) else f"status {os.WEXITSTATUS(raw)}"
                     self._log(f"relay worker {pid} of job {job.job_id} ended by {how}; its step's taps come back")
-
-
-def _step_text(step: int) -> str:
-    """A step as records name it (seed, "Record format"). Raises: PeerFault(bad-fields) - no step that has output."""
-    if step == limits.STEP_BATCH:
-        return "batch"
-    if step == limits.STEP_INTERACTIVE:
-        return "interactive"
-    if step >= limits.STEP_SPECIAL_LEAST:
-        raise PeerFault("bad-fields", f"step {step} has no output")
-    return str(step)
