@@ -3,7 +3,6 @@
 
 import json
 import os
-import select
 import shutil
 import signal
 import socket
@@ -48,41 +47,42 @@ def eventually(what: "Any", timeout_s: float = LONG_S) -> None:
         time.sleep(0.01)
 
 
+# Reads fd 0 all the time, as the seed's receiver does, and appends each record to a file.
+READER = """
+import select, socket, sys
+bound = socket.socket(fileno=0)
+poll = select.poll()
+poll.register(bound, select.POLLIN)
+with open(sys.argv[1], "ab", buffering=1 << 20) as file:
+    while True:
+        try:
+            file.write(bound.recv(1 << 18, socket.MSG_DONTWAIT) + b"\\n")
+        except BlockingIOError:
+            if not poll.poll(20):
+                file.flush()
+                poll.poll()
+"""
+
+
 class Scraper:
-    """Binds the socket as the seed's receiver does and reads all the time, in a process of its own: it must be able to
-    read while the tests' process does not run."""
+    """Bound to the socket, in a process of its own: it must read while the tests' process does not run."""
 
     def __init__(self, path: Path, log: Path) -> None:
-        self._path = path
-        self._log = log
         path.unlink(missing_ok=True)
-        old = os.umask(0o177)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(str(path))
-        os.umask(old)
-        self._pid = os.fork()
-        if self._pid == 0:
-            try:
-                with open(log, "ab", buffering=1 << 20) as file:
-                    poll = select.poll()
-                    poll.register(self._socket, select.POLLIN)
-                    while True:
-                        try:
-                            file.write(self._socket.recv(1 << 18, socket.MSG_DONTWAIT) + b"\n")
-                        except BlockingIOError:
-                            if not poll.poll(20):
-                                file.flush()
-                                poll.poll()
-            finally:
-                os._exit(1)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bound:
+            old = os.umask(0o177)
+            bound.bind(str(path))
+            os.umask(old)
+            argv = [sys.executable, "-I", "-S", "-c", READER, str(log)]
+            self._process = subprocess.Popen(argv, stdin=bound.fileno(), start_new_session=True)
+        self.pid = self._process.pid
 
     def signal(self, number: int) -> None:
-        os.kill(self._pid, number)
+        os.kill(self.pid, number)
 
     def stop(self) -> None:
-        self.signal(signal.SIGKILL)
-        os.waitpid(self._pid, 0)
-        self._socket.close()
+        self._process.kill()
+        self._process.wait(LONG_S)
 
 
 class Rig:

@@ -28,7 +28,7 @@ def test_all_well_names_what_was_looked_at(rig: Rig) -> None:
     assert [line[:4] for line in without_kernel(lines)] == ["ok  "] * 4
     assert f"{rig.config}: relay_io/uds_json, RelayIODefaultEnabled=yes, socket {rig.socket}" in lines[0]
     bound = next(line for line in lines if "bound by" in line)
-    assert f"[{rig.scraper._pid}]" in bound
+    assert f"[{rig.scraper.pid}]" in bound
     assert status == int(any(line.startswith("FAIL") for line in lines))
 
 
