@@ -52,12 +52,15 @@ def _asked(is_unbuffered: bool, path: str, environ: "dict[bytes, bytes]") -> "Ta
     while True:
         tap.pump(_now_ms())
         fd = tap.fd()
-        left_ms = end_ms - _now_ms()
-        if tap.is_open or fd is None or left_ms <= 0:
+        # A connection that is closed without an answer has met a worker at its very end: once more, then.
+        is_lost = fd is None and (tap.code is not None or not tap.has_connected)
+        left_ms = min(end_ms, tap.next_ms()) - _now_ms()
+        if tap.is_open or is_lost or _now_ms() >= end_ms:
             break
         poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        poll.poll(left_ms)
+        if fd is not None:
+            poll.register(fd, select.POLLIN)
+        poll.poll(max(0.0, left_ms) + 1)
     if tap.is_open:
         return tap
     tap.close()

@@ -24,8 +24,8 @@ class Tap:
 
     Takes: path - the daemon's socket; job_id, step_id, task_local, task_global - as Slurm's environment says;
     is_unbuffered - for all its streams.
-    is_open: a worker has welcomed it and is there. lost_bytes: by stream, what was offered and cannot be sent, as far
-    as no LOST frame tells of it.
+    is_open: a worker has welcomed it and is there. has_connected: there was a daemon. lost_bytes: by stream, what was
+    offered and cannot be sent, as far as no LOST frame tells of it.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Tap:
         self._is_unbuffered = is_unbuffered
         self._socket: "socket.socket | None" = None
         self.is_open = False
+        self.has_connected = False
         self.code: "int | None" = None
         # stream -> frames that wait, oldest first, and their bytes; streams are served in turn from the left.
         self._waiting: "dict[int, deque[Frame]]" = {}
@@ -168,6 +169,7 @@ class Tap:
             self._come_back(now_ms)
             return
         self._socket = connection
+        self.has_connected = True
 
     def _come_back(self, now_ms: int) -> None:
         """The connection is gone; a later pump() makes another."""

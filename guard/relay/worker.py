@@ -82,6 +82,8 @@ class _Worker:
         self._watch = watch
         self._listener = listener
         self._daemons: "dict[int, socket.socket]" = {}
+        # Over these the daemon has told of the job's end; it waits for their end, which is ours.
+        self._enders: "list[socket.socket]" = []
         self._taps: "dict[int, _Tap]" = {}
         self._step = Step(plan.slurm, settings.max_log_bytes)
         self._ring = Ring(settings.stepd_ring_bytes)
@@ -142,6 +144,8 @@ class _Worker:
         self._listener.close()
         for tap in self._taps.values():
             tap.socket.close()
+        for connection in self._daemons.values():
+            connection.close()  # with a tap in it, perhaps
         now_ns = time.time_ns()
         self._ring.push([*self._step.close(self._step.open_keys(), now_ns), self._step.end(now_ns)])
         self._sender.drain(_now_ms, int(limits.DRAIN_S * 1000))
@@ -177,7 +181,7 @@ class _Worker:
         self._poll.register(connection, select.EPOLLIN)
 
     def _read_daemon(self, connection: "socket.socket") -> None:
-        """A tap that the daemon hands in, or the job's end: then the connection stays open to tell of ours."""
+        """A tap that the daemon hands in, or the job's end."""
         fds: "list[int]" = []
         try:
             packet, fds, _, _ = socket.recv_fds(connection, frames.PACKET_MAX_BYTES, 1)
@@ -192,6 +196,8 @@ class _Worker:
             return
         frame = frames.unpack(packet)
         if frame.kind == frames.EVENT:
+            self._poll.unregister(connection)
+            self._enders.append(self._daemons.pop(connection.fileno()))
             self._end_ms = _now_ms() + (_AFTER_JOB_MS if self._taps else 0)
             self._plan.waits_for_job_end = False
         elif fds:

@@ -4,6 +4,7 @@
 import hashlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from guard.relay import frames
 from guard.relay.signals import is_forwarded
 from tests.relay.rig import JOB_ID, LONG_S, Rig, eventually
 
@@ -287,6 +289,21 @@ def test_what_the_relay_does_not_want_runs_as_itself(rig: Rig, how: str) -> None
     own = subprocess.Popen(rig.exec_command("--", "sh", "-c", "echo $$"), env=environ, stdout=subprocess.PIPE)
     assert own.communicate()[0] == b"%d\n" % own.pid
     assert rig.records("log") == []
+
+
+def test_a_connection_that_is_closed_without_an_answer_is_made_once_more(rig: Rig) -> None:
+    rig.folder.mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(rig.folder / "tap.sock"))
+        listener.listen(8)
+        running = subprocess.Popen(rig.exec_command("--", "echo", "hi"), env=rig.environ(), stdout=subprocess.PIPE)
+        for answer in (b"", frames.answer(frames.NO, "no")):
+            peer, _ = listener.accept()
+            assert frames.unpack(peer.recv(9999)).kind == frames.HELLO
+            if answer:
+                peer.send(answer)
+            peer.close()
+        assert running.communicate(timeout=LONG_S)[0] == b"hi\n"
 
 
 def test_with_a_stopped_daemon_it_becomes_the_command_after_half_a_second(node: Rig) -> None:
