@@ -115,8 +115,6 @@ class Copier:
                 self._terminal.adopt()
             for fd, end in places.items():
                 os.dup2(end, fd)
-            for fd in self._held:
-                os.close(fd)
             signal.pthread_sigmask(signal.SIG_SETMASK, self._signals.old_mask)
             status = command.become(self._argv, self._environ)
         finally:

@@ -21,8 +21,6 @@ def run(argv: "list[bytes]", is_unbuffered: bool, path: str, environ: "dict[byte
     held = _hold_standard_fds()
     tap = _asked(is_unbuffered, path, environ)
     if tap is None:
-        for fd in held:
-            os.close(fd)
         return command.become(argv, environ)
     from guard.relay.copier import Copier
 
@@ -75,7 +73,10 @@ def _number(environ: "dict[bytes, bytes]", name: bytes, default: "int | None") -
 
 
 def _hold_standard_fds() -> "list[int]":
-    """Fills holes at 0, 1 and 2, so that nothing of ours becomes CMD's stdout; gives those that were closed."""
+    """Fills holes at 0, 1 and 2, so that nothing of ours becomes CMD's stdout; gives those that were closed.
+
+    CMD finds them closed again: whatever Python opens is closed by an exec (PEP 446).
+    """
     held: "list[int]" = []
     while True:
         fd = os.open(os.devnull, os.O_RDWR)
