@@ -204,7 +204,8 @@ class Copier:
             # As the seed says: this stream ends here, CMD's next write to it is EPIPE; the others go on.
             stream.rest = b""
             if error.errno != errno.EPIPE:
-                self._tap.note(f"{STREAM_NAMES[stream.number]} of a task: cannot write: {error.strerror}")
+                name = f"task {self._tap.task_global} {STREAM_NAMES[stream.number]}"
+                self._tap.note(f"{name}: cannot write its destination: {error.strerror}")
             os.close(stream.source)
             stream.is_done = True
 
@@ -252,7 +253,7 @@ class Copier:
             poll.register(fd, select.POLLIN | (select.POLLOUT if self._tap.wants_write() else 0))
             poll.poll(max(0.0, min(end_ms, self._tap.next_ms()) - now_ms) + 1)
         self._tap.close()
-        _report(self._tap.lost_bytes, self._environ)
+        _report(self._tap.lost_bytes, self._environ, "/dev/log")
 
     def _leave_a_copier(self) -> None:
         """Something that CMD started still writes: a process of ours stays with it, as the destination would have."""
@@ -275,7 +276,7 @@ class Copier:
             os._exit(0)
 
 
-def _report(lost_bytes: "dict[int, int]", environ: "dict[bytes, bytes]") -> None:
+def _report(lost_bytes: "dict[int, int]", environ: "dict[bytes, bytes]", path: str) -> None:
     """Tells the node's log what no LOST frame could tell: the relay was away or hung. Never waits."""
     if not lost_bytes:
         return
@@ -284,6 +285,6 @@ def _report(lost_bytes: "dict[int, int]", environ: "dict[bytes, bytes]") -> None
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
             connection.setblocking(False)
-            connection.sendto(text, "/dev/log")
+            connection.sendto(text, path)
     except OSError:
         pass  # no log here

@@ -41,7 +41,7 @@ class Tap:
         hello = {"job_id": b"%d" % job_id, "step_id": b"%d" % step_id}
         self._hello = frames.pack(Frame(frames.HELLO, frames.fields_payload(hello)))
         self._task_local = task_local
-        self._task_global = task_global
+        self.task_global = task_global
         self._is_unbuffered = is_unbuffered
         self._socket: "socket.socket | None" = None
         self.is_open = False
@@ -141,7 +141,7 @@ class Tap:
         self._give_up()
 
     def _frame(self, kind: int, payload: bytes, stream: int, time_ns: int = 0) -> Frame:
-        return Frame(kind, payload, stream, self._task_local, self._task_global, time_ns, self._is_unbuffered)
+        return Frame(kind, payload, stream, self._task_local, self.task_global, time_ns, self._is_unbuffered)
 
     def _queue_loss(self, stream: int) -> None:
         """Puts what was lost at its place: after what was offered before, before what comes next."""

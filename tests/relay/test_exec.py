@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from guard.relay import frames
+from guard.relay import copier, frames
 from guard.relay.signals import is_forwarded
 from tests.relay.rig import JOB_ID, LONG_S, Rig, eventually
 
@@ -157,7 +157,7 @@ def test_a_full_disk_ends_that_stream_is_logged_and_the_other_goes_on(node: Rig,
     assert done.returncode == 4
     assert b"epipe\n" in ((done.stderr if stream == "stdout" else done.stdout) or b"")
     node.ended()
-    assert f"{stream} of a task: cannot write: No space left on device" in node.log()
+    assert f"task 0 {stream}: cannot write its destination: No space left on device" in node.log()
     assert node.output(stream) == "lost\n"
 
 
@@ -400,6 +400,17 @@ def test_a_worker_that_was_stopped_for_less_than_that_loses_nothing(node: Rig) -
     count = writer.finish()
     node.ended()
     assert node.kinds().count("log") == count
+
+
+def test_what_no_worker_took_is_told_to_the_nodes_log(tmp_path: Path, monkeypatch: "pytest.MonkeyPatch") -> None:
+    monkeypatch.chdir(tmp_path)
+    environ = {b"SLURM_JOB_ID": b"174", b"SLURM_STEP_ID": b"3"}
+    copier._report({1: 5}, environ, "none")  # nobody listens: nothing happens
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
+        log.bind("log")
+        copier._report({}, environ, "log")
+        copier._report({1: 70_000, 2: 5}, environ, "log")
+        assert log.recv(999) == b"<14>relay exec: [174.3] relay lost 70005 bytes, no worker took them"
 
 
 def test_a_slow_reader_of_stdout_does_not_hold_stderr(node: Rig) -> None:
