@@ -25,9 +25,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Packets and bytes taken from one tap before the next has its turn.
-_TURN_COUNT = 32
-_TURN_BYTES = limits.FRAME_PAYLOAD_MAX_BYTES
+# Packets taken from one tap before the next has its turn.
+_TURN_COUNT = 8
 # How long taps may go on after their job has ended, in ms.
 _AFTER_JOB_MS = 2000
 
@@ -218,7 +217,6 @@ class _Worker:
             self._end_ms = float("inf")
 
     def _read_tap(self, tap: _Tap) -> None:
-        taken_bytes = 0
         for _ in range(_TURN_COUNT):
             try:
                 packet = tap.socket.recv(frames.PACKET_MAX_BYTES + 1)
@@ -235,9 +233,6 @@ class _Worker:
                     self._log(f"relay refuses a tap: {fault.detail}")
                 self._refused_count += 1
                 self._drop_tap(tap, False)
-                return
-            taken_bytes += len(packet)
-            if taken_bytes >= _TURN_BYTES:
                 return
 
     def _take(self, tap: _Tap, frame: Frame) -> bool:

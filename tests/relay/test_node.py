@@ -150,6 +150,20 @@ def test_job_end_does_not_wait_for_ever_for_a_worker_that_hangs(node: Rig) -> No
     eventually(lambda: "job_end" in node.kinds())
 
 
+def test_a_daemon_killed_between_a_jobs_end_and_its_record_is_followed_by_one_that_sends_it(node: Rig) -> None:
+    Wire(node)
+    (worker,) = node.workers()
+    os.kill(worker, signal.SIGSTOP)
+    assert node.event("job_end") == 0
+    node.stop_node(signal.SIGKILL)
+    node.start_node()
+    assert said(node, frames.HELLO, {"job_id": b"174", "step_id": b"0"}, "tap.sock")["code"] == b"2"
+    os.kill(worker, signal.SIGCONT)
+    eventually(lambda: node.kinds().count("job_end") == 1)
+    assert node.kinds() == ["job_start", "step_start", "step_end", "job_end"]
+    eventually(lambda: list((node.folder / "jobs").iterdir()) == [])
+
+
 # --- who may say what
 
 
