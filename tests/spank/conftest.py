@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import need, need_program
+from tests.slurm import cluster
+from tests.spank.site import Relayed, running
+
+
+@pytest.fixture(scope="session")
+def relayed() -> "Iterator[Relayed]":
+    """A cluster with the tap on every node; jobs are relayed that ask for it."""
+    need("root, which a Slurm of one's own needs,", os.geteuid() == 0)
+    for name in (*cluster.PROGRAMS, "make", "gcc"):
+        need_program(name)
+    need("libslurm-dev", Path("/usr/include/slurm/spank.h").exists())
+    with running() as made:
+        yield made
