@@ -4,7 +4,7 @@
 import hashlib
 import pwd
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,7 +54,7 @@ class Relayed:
         made.chmod(0o777)
         return made
 
-    def run(self, *command: "str | Path", stdin: "bytes | None" = None, environ: "dict[bytes, bytes]" = {}) -> Ran:
+    def run(self, *command: "str | Path", stdin: "bytes | None" = None, environ: "Mapping[bytes, bytes]" = {}) -> Ran:
         """What came of a command of the user's, run in a folder of its own. The job's id is srun's to tell: %j."""
         folder = self.folder()
         given = ["sh", "-c", 'cd "$0" && exec "$@"', folder, *command]
