@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -38,6 +39,7 @@ struct copier {
 	size_t stream_count;
 	struct pollfd *polls;
 	uint8_t *buffer;
+	int64_t asked_ms, srun_left_ms;
 	/* Shared, under the lock: which task is to be drained, 0 for none, else its number + 1. */
 	pthread_t thread;
 	pthread_mutex_t lock;
@@ -216,8 +218,7 @@ static bool is_of(const struct stream *stream, uint32_t task)
 	return task == EVERY_TASK || stream->lane.head.task_local == task;
 }
 
-/* Whether somebody waits for this stream to be whole. What goes to srun has slurmstepd waiting for it already, and is
- * held by an srun that is stopped. */
+/* Whether nobody but us waits for this stream to be whole. For what goes to srun slurmstepd waits itself. */
 static bool is_waited_for(const struct copier *copier, const struct stream *stream)
 {
 	return copier->is_batch || stream->is_waiting_file;
@@ -225,6 +226,7 @@ static bool is_waited_for(const struct copier *copier, const struct stream *stre
 
 static void ask(struct copier *copier, uint32_t task)
 {
+	copier->asked_ms = now_ms();
 	for (size_t i = 0; i < copier->stream_count; i++) {
 		struct stream *stream = &copier->streams[i];
 
@@ -246,6 +248,23 @@ static bool is_drained(const struct copier *copier, uint32_t task)
 	return true;
 }
 
+/* Whether srun has yet to get what this task left. When a task was killed, srun stops listening once it is told so
+ * (step_launch.c, task_exit_signal): what is on its way must be ahead of that, as it would be without us. */
+static bool is_on_its_way(const struct copier *copier, uint32_t task)
+{
+	for (size_t i = 0; i < copier->stream_count; i++) {
+		const struct stream *stream = &copier->streams[i];
+		int waiting_bytes = 0;
+
+		if (!is_of(stream, task) || is_waited_for(copier, stream) || stream->original < 0)
+			continue;
+		ioctl(stream->original, FIONREAD, &waiting_bytes);
+		if (stream->is_asked || stream->rest_bytes || waiting_bytes)
+			return true;
+	}
+	return false;
+}
+
 /* What slurmstepd's own thread wants; says whether it is new. */
 static bool heed(struct copier *copier, uint64_t *asked)
 {
@@ -261,8 +280,15 @@ static bool heed(struct copier *copier, uint64_t *asked)
 
 static void settle(struct copier *copier, uint64_t *asked)
 {
-	if (!*asked || !is_drained(copier, (uint32_t)(*asked - 1)))
+	uint32_t task = (uint32_t)(*asked - 1);
+
+	if (!*asked || !is_drained(copier, task))
 		return;
+	if (copier->srun_left_ms && is_on_its_way(copier, task)) {
+		if (now_ms() - copier->asked_ms < copier->srun_left_ms)
+			return;
+		copier->srun_left_ms = 0; /* it is stopped, or slow: not waited for again */
+	}
 	*asked = 0;
 	pthread_mutex_lock(&copier->lock);
 	copier->asked = 0;
@@ -281,7 +307,7 @@ static bool is_finishing(struct copier *copier)
 }
 
 /* One look at everything; what is ready is in polls: wake, tasks, link, then source and original of each stream. */
-static void look(struct copier *copier)
+static void look(struct copier *copier, bool is_asked)
 {
 	int64_t next_ms = link_next_ms(&copier->link), left_ms = -1;
 	struct pollfd *polls = copier->polls;
@@ -305,6 +331,8 @@ static void look(struct copier *copier)
 		left_ms = next_ms - now_ms();
 		left_ms = left_ms < 0 ? 0 : left_ms > 60000 ? 60000 : left_ms + 1;
 	}
+	if (is_asked && left_ms != 0)
+		left_ms = 1; /* nothing tells when srun's pipe is empty */
 	if (poll(polls, 3 + 2 * copier->stream_count, (int)left_ms) < 0)
 		for (size_t i = 0; i < 3 + 2 * copier->stream_count; i++)
 			polls[i].revents = 0; /* EINTR */
@@ -321,7 +349,7 @@ static void serve(struct copier *copier)
 		settle(copier, &asked);
 		if (!asked && is_finishing(copier))
 			return;
-		look(copier);
+		look(copier, asked != 0);
 		if (copier->polls[1].revents)
 			take_tasks(copier);
 		if (copier->polls[0].revents && heed(copier, &asked))
@@ -448,6 +476,7 @@ struct copier *copier_start(const char *path, const struct fields *hello, uint32
 	copier->log = log;
 	copier->is_batch = is_batch;
 	copier->has_tasks = true;
+	copier->srun_left_ms = SRUN_MS;
 	pthread_mutex_init(&copier->lock, NULL);
 	pthread_condattr_init(&attributes);
 	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);

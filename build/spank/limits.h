@@ -31,6 +31,8 @@
 #define EVENT_ANSWER_MS 1000
 /* What a task waits for slurmstepd to take its streams. Slurmstepd answers in microseconds unless a disk holds it. */
 #define HANDOVER_MS 500
+/* What a step waits, once, for a srun that does not take what a task left. */
+#define SRUN_MS 250
 /* What a step's end waits for the original destination: slurmstepd's own limit, mgr.c _wait_for_io(). */
 #define ORIGINAL_MOST_MS 300000
 /* Tasks of a step on one node that can be relayed: half of the streams that a worker takes. */
