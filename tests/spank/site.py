@@ -15,6 +15,8 @@ from tests.slurm.site import USER
 
 NODES = ("n1", "n2", "n3", "n4")
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
+# Tells what ends it.
+LONG_JOB = "trap 'echo got TERM; exit 4' TERM; trap 'echo got USR1; exit 10' USR1; echo begun; sleep 600 & wait"
 # In slurmd's log, for each stream of a step whose relay was given up.
 LOST = "relay lost "
 
@@ -39,11 +41,13 @@ class Ran:
 
 @dataclass
 class Relayed:
-    """The cluster. place: a folder that the user can write to; rigs: daemon and scraper of each node."""
+    """The cluster. place: a folder that the user can write to; rigs: daemon and scraper of each node; overdue: by wish,
+    jobs whose time limit, Slurm's shortest, is over in a minute: started first, others' is the time they take."""
 
     cluster: Cluster
     place: Path
     rigs: "dict[str, Rig]"
+    overdue: "dict[str, tuple[str, Path]]" = field(default_factory=dict)
     _count: int = 0
 
     def folder(self) -> Path:
@@ -150,6 +154,13 @@ def running(lines: "tuple[str, ...]" = ()) -> "Iterator[Relayed]":
             (relay / node).symlink_to(rig.base)
             rig.start()
         (own / "plugstack.conf").write_text(f"optional {built(folder / 'out')} folder={relay}/%n/run\n")
-        conf = [f"PlugStackConfig={own}/plugstack.conf", "LaunchParameters=use_interactive_step", *lines]
+        prolog = place / "Prolog"
+        prolog.write_text(f"#!/bin/sh\n[ ! -e {place}/fails-on-$SLURMD_NODENAME ]\n")
+        prolog.chmod(0o755)
+        (place / "TaskProlog").symlink_to("/bin/true")
+        conf = [f"Prolog={prolog}", f"TaskProlog={place}/TaskProlog", f"PlugStackConfig={own}/plugstack.conf", "LaunchParameters=use_interactive_step", *lines]
         with Cluster(own, conf, node_count=len(NODES)) as cluster:
-            yield Relayed(cluster, place, rigs)
+            made = Relayed(cluster, place, rigs)
+            for wish in ("no", "yes"):
+                made.overdue[wish] = made.submit(LONG_JOB, "-wn4", "--time=1", f"--relay-io={wish}")
+            yield made
