@@ -14,8 +14,7 @@ import time
 from guard.base.deadline import Deadline
 from guard.base.faults import SiteFault
 
-_SO_PASSCRED = socket.SO_PASSCRED
-# Not in Python's socket module: asm-generic/socket.h, SO_TIMESTAMPNS_OLD, whose timespec has the C long of this machine.
+# Not in Python's socket module: asm-generic/socket.h, SO_TIMESTAMPNS_OLD, whose timespec has C longs.
 SO_TIMESTAMPNS = 35
 _LISTEN_FD = 3
 _LOCK_LOOK_S = 0.05
@@ -50,7 +49,9 @@ def handed_over(environ: "dict[bytes, bytes]", pid: int) -> "socket.socket | Non
     except OSError as error:
         raise SiteFault("socket-failed", f"systemd passed nothing that is a socket, {error.strerror}")
     if sock.family != socket.AF_UNIX or sock.type != socket.SOCK_DGRAM:
-        raise SiteFault("socket-failed", "systemd passed another kind of socket; use ListenDatagram= in the .socket unit")
+        raise SiteFault(
+            "socket-failed", "systemd passed another kind of socket; use ListenDatagram= in the .socket unit"
+        )
     sock.set_inheritable(False)
     return sock
 
@@ -64,8 +65,8 @@ def adopted(sock: socket.socket) -> Bound:
 def bound(path: str, owners: "frozenset[int]", socket_uid: int, lock_wait_s: float) -> Bound:
     """A new socket at path, mode 0600, with a lock beside it that lives as long as we and our children do.
 
-    Takes: owners - who may own socket and folder (root, SlurmUser); socket_uid - who shall own the socket; lock_wait_s -
-    how long a scraper that is just ending may hold the lock.
+    Takes: owners - who may own socket and folder (root, SlurmUser); socket_uid - who shall own the socket;
+    lock_wait_s - how long a scraper that is just ending may hold the lock.
     Raises: SiteFault(socket-taken, socket-unsafe, socket-failed).
     """
     _check_folder(os.path.dirname(path) or ".", owners)
@@ -113,7 +114,7 @@ def max_dgram_qlen() -> "int | None":
 
 
 def _prepare(sock: socket.socket) -> None:
-    sock.setsockopt(socket.SOL_SOCKET, _SO_PASSCRED, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
     sock.setblocking(False)
 

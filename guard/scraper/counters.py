@@ -27,7 +27,8 @@ _RECEIVER: "tuple[tuple[str, str, tuple[str, ...], str, str], ...]" = (
     ("drop_reports_total", "", (), "counter", "Drop reports of relay_io found in slurmd's log."),
     ("open_chains", "", (), "gauge", "Lines of which only partial records have come so far."),
     ("open_chain_bytes", "", (), "gauge", "Bytes in those lines; what kill -9 would lose."),
-    ("spool_stalled_seconds_total", "", (), "counter", "Time in which the spool could not be written."),
+    ("spool_failures_total", "", (), "counter", "Attempts to write the spool that failed; each holds the socket up."),
+    ("lost_lines_total", "", (), "counter", "Lines given up at the end because the spool could not be written."),
     ("receiver_starts_total", "", (), "counter", "Starts of the receiving process."),
 )
 _KEEPER: "tuple[tuple[str, str, tuple[str, ...], str, str], ...]" = (

@@ -136,7 +136,8 @@ def fast_loads(raw: bytes) -> "Any":
         return standard_loads(raw)
 
 
-_SCAN = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).scan_once
+_DECODER: "Any" = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+_SCAN: "Callable[[str, int], tuple[Any, int]]" = _DECODER.scan_once
 _LOADS = fast_loads if orjson is not None else standard_loads
 # For lines of our own spool, whose content has been checked.
 quick_loads: "Callable[[bytes], Any]" = json.loads if orjson is None else orjson.loads

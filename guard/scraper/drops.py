@@ -31,7 +31,7 @@ def parse(line: bytes) -> "Report | None":
         return None
     count = found.group(1) or found.group(2)
     text = line.decode("utf-8", "replace").strip()
-    # Job output never gets into this log, but a step's name could stand in a path: only what precedes the report counts.
+    # Only what precedes the report: a path in it could hold anything.
     step = _STEP.search(line, 0, found.start())
     if not step:
         return Report(None, None, int(count) if count else None, text)

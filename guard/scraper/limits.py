@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Every number of the scraper, with its unit and where it comes from. Pure; imports nothing."""
 
-# The longest datagram that is taken whole, in bytes: at least the kernel's usual net.core.wmem_default, and at most what
-# the seed's own receiver reads ("Verifying it works": 8 << 20).
+# The longest datagram that is taken whole, in bytes: at least the kernel's usual net.core.wmem_default, and at most
+# what the seed's own receiver reads ("Verifying it works": 8 << 20).
 RECEIVE_MIN_BYTES = 256 << 10
 RECEIVE_MAX_BYTES = 8 << 20
 # What is taken from the kernel in one look, in datagrams, and so what kill -9 can cost of records that the producer

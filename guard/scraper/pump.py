@@ -95,7 +95,10 @@ class Pump:
                     self._refuse(heap[index], "refused", why)
                 again = [heap[index] for index in verdict.retry]
                 wait_s = verdict.wait_s
-                self._count_delivered(heap, {*verdict.refused, *verdict.retry})
+                self._count_delivered(heap, {*verdict.refused, *verdict.retry}, verdict.unnamed_count)
+                if verdict.unnamed_count:
+                    self._counters.add("sink_dropped_lines_total", verdict.unnamed_count, "refused", self._name)
+                    self._tell(f"sink {self._name} refused {verdict.unnamed_count} lines: {verdict.why}")
                 if not again:
                     self._set_up()
                     continue
@@ -108,7 +111,7 @@ class Pump:
         return True
 
     def _pause_s(self, asked_s: "float | None") -> float:
-        longest_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** min(self._failures, 20))
+        longest_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * (1 << min(self._failures, 20)))
         self._failures += 1
         # Half of it at least: a thousand nodes whose store comes back must neither all come at once nor hammer it.
         pause_s = longest_s * (0.5 + self._jitter() / 2)
@@ -127,8 +130,8 @@ class Pump:
         self._counters.set("sink_is_down", 0, sink=self._name)
         self._failures = 0
 
-    def _count_delivered(self, heap: "list[Item]", but: "set[int]") -> None:
-        count = len(heap) - len(but)
+    def _count_delivered(self, heap: "list[Item]", but: "set[int]", unnamed_count: int) -> None:
+        count = len(heap) - len(but) - unnamed_count
         size_bytes = sum(len(line) for index, (_, line) in enumerate(heap) if index not in but)
         self._counters.add("sink_delivered_lines_total", count, sink=self._name)
         self._counters.add("sink_delivered_bytes_total", size_bytes, sink=self._name)

@@ -23,9 +23,7 @@ class Quarantine:
         entry = line.whole({"time": time_ns, "reason": reason, **more, "raw": raw.decode("utf-8", "backslashreplace")})
         try:
             # Opened for each: this is rare, and an admin may move the file away at any time.
-            fd = os.open(
-                self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-            )
+            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError:
             return False
         try:

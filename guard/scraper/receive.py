@@ -78,9 +78,7 @@ class Receiver:
         """
         batch = Batch()
         self._headers[:] = self._fresh_headers
-        count = _recvmmsg(
-            self._fd, self._address, RECEIVE_SLOTS_COUNT, socket.MSG_DONTWAIT | socket.MSG_TRUNC, None
-        )
+        count = _recvmmsg(self._fd, self._address, RECEIVE_SLOTS_COUNT, socket.MSG_DONTWAIT | socket.MSG_TRUNC, None)
         if count < 0:
             number = ctypes.get_errno()
             if number in _QUIET:
@@ -93,7 +91,9 @@ class Receiver:
         longest = start = 0
         lengths = _LENGTH.iter_unpack(self._headers[: count * _HEADER_BYTES])
         controls = _CONTROL.iter_unpack(self._controls[: count * _CONTROL.size])
-        for (length,), (_, level, kind, seconds, nanoseconds, _, level_2, kind_2, pid, uid, _) in zip(lengths, controls):
+        for (length,), (_, level, kind, seconds, nanoseconds, _, level_2, kind_2, pid, uid, _) in zip(
+            lengths, controls
+        ):
             if (level, kind, level_2, kind_2) != _EXPECTED:
                 # A socket that was shut gives an end without sender, again and again.
                 if not length:

@@ -7,34 +7,25 @@ what is queued stays queued for the next one.
 
 import json
 import os
-import select
 import signal
 import socket
 import time
 
+from guard.base.deadline import Deadline
 from guard.base.faults import PeerFault
 from guard.scraper import decode, drops, line, quarantine, receive, rejoin, spool, tail
 from guard.scraper.counters import Counters
-from guard.scraper.limits import TICK_S
+from guard.scraper.limits import STOP_TRY_S, TICK_S
+from guard.scraper.wake import Wake
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from guard.scraper.config import Config
 
 STATE = "chains.json"
 _STALL_LOOK_S = 0.1
-
-
-class _Stop:
-    """Whether this process has been told to end, by SIGTERM or by the end of its parent."""
-
-    def __init__(self, lifeline_fd: int) -> None:
-        self.lifeline_fd = lifeline_fd
-        self.is_set = False
-        signal.signal(signal.SIGTERM, self._note)
-
-    def _note(self, _number: int, _frame: object) -> None:
-        self.is_set = True
 
 
 def run(
@@ -46,32 +37,31 @@ def run(
     gone; number_min - a number that a sink has come to already.
     Raises: OSError - socket or spool cannot be used.
     """
-    stop = _Stop(lifeline_fd)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    wake = Wake((signal.SIGTERM,), lifeline_fd)
+    wake.register(sock.fileno())
     writer = spool.Writer(config.spool, number_min)
     chains = rejoin.Rejoin(config.join_unbuffered)
     _take_up(os.path.join(config.spool, STATE), chains)
-    room = Room(config, chains, counters, writer, stop)
+    room = Room(config, chains, counters, writer, lambda: wake.has(signal.SIGTERM))
     receiver = receive.Receiver(sock, config.uids, receive.slot_bytes())
     log = tail.Tail(config.slurmd_log) if config.slurmd_log else None
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    poll.register(lifeline_fd, select.POLLIN)
-    looked_s = time.monotonic()
-    while not stop.is_set:
+    looked_s = 0.0
+    while not wake.has(signal.SIGTERM):
         batch = receiver.drain()
         room.take(batch)
         now_s = time.monotonic()
         if now_s - looked_s >= TICK_S:
             looked_s = now_s
             room.look(log, now_s)
-            if lifeline_fd in dict(poll.poll(0)):
-                break
+            wake.wait(0.0)
         if not batch.datagrams and not batch.refused:
-            poll.poll(TICK_S * 1000)
+            wake.wait(TICK_S)
     if is_ours:
         # From here on senders get EPIPE, and keep their record; what they had sent is still to be read.
         sock.shutdown(socket.SHUT_RD)
-    while True:
+    deadline = Deadline(STOP_TRY_S)
+    while deadline.left_s():
         batch = receiver.drain()
         room.take(batch)
         if batch.is_ended or not (batch.datagrams or batch.refused):
@@ -85,16 +75,26 @@ class Room:
     """What happens to a batch. Public for its tests."""
 
     def __init__(
-        self, config: "Config", chains: rejoin.Rejoin, counters: Counters, writer: spool.Writer, stop: _Stop
+        self,
+        config: "Config",
+        chains: rejoin.Rejoin,
+        counters: Counters,
+        writer: spool.Writer,
+        is_stopping: "Callable[[], bool]",
     ) -> None:
         self._config = config
         self._chains = chains
         self._counters = counters
         self._writer = writer
-        self._stop = stop
+        self._is_stopping = is_stopping
         self._quarantine = quarantine.Quarantine(os.path.join(config.spool, "quarantine.ndjson"))
         # Where we are, for losses that slurmd's log tells of: it names neither cluster nor node.
         self._place = ("", socket.gethostname())
+        # Go on where the process before this one stopped.
+        for reason in rejoin.ENDS:
+            chains.counts[reason] = counters.get("joined_lines_total", reason)
+        chains.counts["pieces"] = counters.get("joined_records_total")
+        chains.counts["doubtful"] = counters.get("doubtful_lines_total")
 
     def take(self, batch: receive.Batch) -> None:
         """Decodes, rejoins and spools one batch; returns when its lines are in the spool."""
@@ -152,15 +152,19 @@ class Room:
         count what does not fit."""
         if not lines:
             return
+        patience = Deadline(STOP_TRY_S)
         while True:
             try:
                 self._writer.append(lines)
                 break
             except OSError:
-                if self._stop.is_set:
-                    raise  # the lines in hand are lost; the parent says so
-                time.sleep(_STALL_LOOK_S)
-                self._stalled_ms = getattr(self, "_stalled_ms", 0)
+                self._counters.add("spool_failures_total")
+            if not self._is_stopping():
+                patience = Deadline(STOP_TRY_S)
+            elif not patience.left_s():
+                self._counters.add("lost_lines_total", len(lines))
+                return
+            time.sleep(_STALL_LOOK_S)
         self._counters.add("lines_total", len(lines))
 
     def _tell(self) -> None:

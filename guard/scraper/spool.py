@@ -140,9 +140,7 @@ class Writer:
         self._size_bytes = 0
 
     def _opened(self) -> int:
-        return os.open(
-            path(self._folder, self.segment), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-        )
+        return os.open(path(self._folder, self.segment), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 class Reader:
@@ -271,10 +269,11 @@ def sweep(folder: str, cursors: "Iterable[Cursor | None]", spool_max_bytes: int)
     return left_bytes, unread_count
 
 
-def replace(path: str, data: bytes) -> None:
+def replace(path: str, data: bytes, mode: int = 0o600) -> None:
     """Writes a small file whole or not at all. Raises: OSError."""
-    fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
+        os.fchmod(fd, mode)
         if os.write(fd, data) != len(data):
             raise OSError(28, os.strerror(28), path)
     finally:

@@ -179,9 +179,10 @@ class FileSink:
 
     def _remove_old(self, before_s: float) -> None:
         for entry in os.scandir(self._folder):
-            if entry.name.endswith(".ndjson") and entry.name not in self._files and entry.is_file(follow_symlinks=False):
-                if entry.stat(follow_symlinks=False).st_mtime < before_s:
-                    os.unlink(entry.path)
+            if not entry.name.endswith(".ndjson") or entry.name in self._files:
+                continue
+            if entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mtime < before_s:
+                os.unlink(entry.path)
 
 
 def _append(file: _File, data: bytes) -> None:

@@ -59,7 +59,11 @@ class Poster:
         try:
             # Level 1: the node's CPU belongs to jobs, and log lines shrink tenfold at any level.
             response = self._pool.request(
-                "POST", self._url, body=gzip.compress(body, 1, mtime=0), headers=headers, preload_content=False,
+                "POST",
+                self._url,
+                body=gzip.compress(body, 1, mtime=0),
+                headers=headers,
+                preload_content=False,
                 redirect=False,
             )
             try:

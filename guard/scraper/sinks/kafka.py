@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Lines to a Kafka topic through librdkafka (extra `kafka`), keyed so that a task's stream stays in one partition."""
 
+import functools
+
 from guard.base.faults import NodeFault, SiteFault
 from guard.scraper import decode
 from guard.scraper.limits import ATTEMPT_S, SINK_BATCH_BYTES, SINK_BATCH_RECORDS
@@ -50,7 +52,7 @@ class KafkaSink:
         failed: dict[int, Any] = {}
         answered: set[int] = set()
 
-        def answer(index: int, error: "Any") -> None:
+        def answer(index: int, error: "Any", _message: "Any" = None) -> None:
             answered.add(index)
             if error is not None:
                 failed[index] = error
@@ -69,7 +71,7 @@ class KafkaSink:
                     key.encode("utf-8"),
                     headers={"id": item_id.encode("ascii")},
                     timestamp=fields["time"] // 1_000_000,
-                    on_delivery=lambda error, _, index=index: answer(index, error),
+                    on_delivery=functools.partial(answer, index),
                 )
             except self._error as error:
                 answer(index, error.args[0])

@@ -33,7 +33,7 @@ class OtlpSink:
 
     def send(self, items: "list[Item]") -> Verdict:
         """Posts the batch. A partial success must not be sent again (OTLP "Partial Success"), and does not say which
-        lines were meant: they are counted and kept as the last ones of the batch."""
+        lines were meant, so they can only be counted."""
         answer = self._poster.post(body(items), "application/json")
         return http.verdict(answer, len(items)) or read(answer, len(items))
 
@@ -90,8 +90,7 @@ def read(answer: http.Answer, count: int) -> Verdict:
         rejected_count = min(count, int(partial.get("rejectedLogRecords") or 0))
     except (ValueError, TypeError, AttributeError):
         return Verdict()  # it is a 200 all the same, and to send again would double every line
-    why = str(partial.get("errorMessage", ""))[:300]
-    return Verdict({index: why for index in range(count - rejected_count, count)})
+    return Verdict(unnamed_count=rejected_count, why=str(partial.get("errorMessage", ""))[:300])
 
 
 def _attribute(key: str, name: str, value: str) -> "dict[str, Any]":

@@ -34,10 +34,11 @@ class Verdict:
     """What became of a batch; what is named nowhere was delivered.
 
     refused: index -> why, for good; retry: indexes to be sent again; split: the batch as a whole was refused for what
-    is in it, so that halves of it may pass, "too-large" or "refused"; wait_s: how long the peer asks us to wait.
+    is in it, so that halves of it may pass, "too-large" or "refused"; unnamed_count: lines
+    that were refused for good without a word on which; wait_s: how long the peer asks us to wait.
     """
 
-    __slots__ = ("refused", "retry", "split", "wait_s", "why")
+    __slots__ = ("refused", "retry", "split", "unnamed_count", "wait_s", "why")
 
     def __init__(
         self,
@@ -46,9 +47,11 @@ class Verdict:
         split: "str | None" = None,
         wait_s: "float | None" = None,
         why: str = "",
+        unnamed_count: int = 0,
     ) -> None:
         self.refused = refused or {}
         self.retry = retry or []
         self.split = split
         self.wait_s = wait_s
         self.why = why
+        self.unnamed_count = unnamed_count
