@@ -15,6 +15,7 @@ USAGE = """usage: eessi-arch-guard                   as Slurm's TaskProlog: dire
        eessi-arch-guard --chain PROGRAM   the same, after the site's own TaskProlog
        eessi-arch-guard --shell           sh code, for: eval "$(eessi-arch-guard --shell)"
        eessi-arch-guard --check [--json]  what the guard sees on this node and would do
+       eessi-arch-guard --clean           in Epilog or TaskEpilog: removes this job's files
        eessi-arch-guard --version | --help
 modifiers of the first three: --timeout SECONDS  --prolog-line-max BYTES
 """
@@ -34,6 +35,10 @@ def main(arguments: "list[str]", environ: "dict[bytes, bytes]", file: str) -> in
         from guard.arch import check
 
         return check.main(arguments[1:], environ, file)
+    if first == "--clean":
+        from guard.arch import clean
+
+        return clean.main(environ)
     if first in ("--version", "--help"):
         from guard import __version__
 
@@ -46,9 +51,18 @@ def main(arguments: "list[str]", environ: "dict[bytes, bytes]", file: str) -> in
     return guard.run(options.parse(arguments), environ, file)
 
 
+# What the .pyz's header keeps from this interpreter's own start (build/header.sh), and gives back here.
+_KEPT_BY_HEADER = (b"LD_LIBRARY_PATH", b"LD_PRELOAD")
+
+
 def start() -> None:
     """Calls main with this process's own arguments and environment, and ends the process."""
-    status = main(sys.argv[1:], posix.environ, os.path.abspath(sys.argv[0]))
+    environ = posix.environ
+    for name in _KEPT_BY_HEADER:
+        value = environ.pop(b"EESSI_ARCH_GUARD_" + name, None)
+        if value is not None:
+            environ[name] = value
+    status = main(sys.argv[1:], environ, os.path.abspath(sys.argv[0]))
     try:
         sys.stdout.flush()
     except (OSError, AttributeError):

@@ -6,8 +6,9 @@ What a task without EESSI or with a cached outcome runs is imported here; everyt
 
 import os
 
-from guard.arch import emit, request
+from guard.arch import cache, emit, request
 from guard.arch.options import PROLOG, Options
+from guard.base import files
 from guard.base.deadline import Deadline
 from guard.base.limits import DEADLINE_MAX_S
 
@@ -46,11 +47,17 @@ def _guard(options: Options, environ: "dict[bytes, bytes]", file: str, speaker: 
 
 
 def _decided(options: Options, environ: "dict[bytes, bytes]", file: str, deadline: Deadline) -> emit.Outcome:
+    path = cache.path(environ, options.mode)
+    if path:
+        try:
+            found = cache.stored(path)
+        except files.Unusable:
+            found, path = None, None
+        if found:
+            return found
     from guard.arch import settle
-    from guard.base.watch import Watch
 
-    with Watch() as watch:
-        return settle.outcome(environ, options, file, deadline, watch)[0]
+    return settle.outcome(environ, options, file, path, deadline)
 
 
 def _chain(options: Options, environ: "dict[bytes, bytes]", speaker: bool) -> "tuple[int, dict[bytes, bytes]]":

@@ -3,11 +3,11 @@
 
 import os
 
-from guard.arch import decide, delta, detect, emit, request, restore
+from guard.arch import claim, clean, decide, delta, detect, emit, request, restore
 from guard.arch.options import Options
 from guard.base import message
 from guard.base.deadline import Deadline
-from guard.base.faults import Fault, JobFault
+from guard.base.faults import Fault, JobFault, NodeFault
 from guard.base.watch import Watch
 
 RELOADED = b"EESSI_ARCH_GUARD_RELOADED"
@@ -17,12 +17,33 @@ _PASSING = ("timeout", "terminated")
 
 
 def outcome(
+    environ: "dict[bytes, bytes]", options: Options, file: str, path: "bytes | None", deadline: Deadline
+) -> emit.Outcome:
+    """The finished outcome for this environment on this node: another task's, or this one's own decision.
+
+    Takes: environ - one for which request.skip_reason gave None; path - where the step's outcome is shared, None for
+    nowhere. Raises: no Fault, each becomes the outcome.
+    """
+    with Watch() as watch:
+
+        def decide_now() -> "tuple[emit.Outcome, bool]":
+            return _decision(environ, options, file, deadline, watch)
+
+        if not path:
+            return decide_now()[0]
+        try:
+            found, is_ours = claim.decided(path, decide_now, deadline, watch)
+        except NodeFault as fault:
+            return _failed(environ, options, None, fault)
+    if is_ours:
+        clean.sweep(os.path.dirname(path))
+    return found
+
+
+def _decision(
     environ: "dict[bytes, bytes]", options: Options, file: str, deadline: Deadline, watch: Watch
 ) -> "tuple[emit.Outcome, bool]":
-    """The finished outcome for this environment on this node, and whether it holds for the whole step.
-
-    Takes: environ - one for which request.skip_reason gave None. Never raises a Fault: it becomes the outcome.
-    """
+    """A decision made here, through every stage, and whether it holds for the whole step."""
     was = request.loaded_target(environ)
     now = None
     try:
@@ -42,12 +63,17 @@ def outcome(
         text = message.reloaded(len(names), node_name(environ), marker.decode("ascii"))
         return _said(directives, text), True
     except Fault as fault:
-        token: request.Target | bytes = fault.code.encode("ascii")
-        if fault.code == "modules-missing" and now is not None:
-            token = now
-        marker = decide.label(was, token)
-        text = message.failed(node_name(environ), marker.decode("ascii"), fault.sentence())
-        return _said(emit.render([(FAILED, marker)], options.mode), text), fault.code not in _PASSING
+        return _failed(environ, options, now, fault), fault.code not in _PASSING
+
+
+def _failed(
+    environ: "dict[bytes, bytes]", options: Options, now: "request.Target | None", fault: Fault
+) -> emit.Outcome:
+    """The outcome of a fault: the marker, and the line that says it. now: the target that was selected, if any."""
+    token = now if now is not None and fault.code == "modules-missing" else fault.code.encode("ascii")
+    marker = decide.label(request.loaded_target(environ), token)
+    text = message.failed(node_name(environ), marker.decode("ascii"), fault.sentence())
+    return _said(emit.render([(FAILED, marker)], options.mode), text)
 
 
 def node_name(environ: "dict[bytes, bytes]") -> str:

@@ -32,3 +32,13 @@ HELPER_OUTPUT_MAX_BYTES = 36 << 20
 LMOD_LINE_MAX_BYTES = 400
 # A chained prolog's own output, in bytes. Slurm's setenvf buffer is 256 KiB (env.c ENV_BUFSIZE); 64 of those.
 CHAIN_OUTPUT_MAX_BYTES = 16 << 20
+
+# A cached outcome, in bytes: Linux's ARG_MAX ceiling of 6 MiB (fs/exec.c) holds every environment, and room for quotes.
+CACHE_FILE_MAX_BYTES = 8 << 20
+# A file of a step that is older, in seconds, belongs to no step that still starts tasks.
+CACHE_AGE_MAX_S = 86400.0
+# How many folder entries, and how many files of ours among them, one decision looks at while it tidies up.
+SWEEP_ENTRIES_MAX_COUNT = 2000
+SWEEP_FILES_MAX_COUNT = 100
+# How often a task that waits for the lock looks at the deadline and at signals, in seconds: a person's patience.
+LOCK_LOOK_S = 0.2

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Signals as something to poll: noted by the interpreter at once, acted on only where a wait looks.
 
-Nothing is raised from a handler, so no signal can tear a fork, a rename or a write in two, and a SIGTERM is held
-until the child that it must reach is known (seed guard-emits, "Deadline"). `_signal` instead of `signal`: the latter
-brings in enum, a third of the guard's start (design section 10).
+Nothing is raised from a handler, so no signal can tear a fork, a rename or a write in two, and a SIGTERM is held until
+the child that it must reach is known (seed guard-emits, "Deadline"). `_signal` instead of `signal`: the latter brings
+in enum, a third of the guard's start (design section 10).
 """
 
 import _signal  # type: ignore[import-not-found]

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What tests share: the built .pyz, a miniature EESSI, and the rule that CI may not skip for want of a program."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.eessi.tree import Tree, lmod_init
+
+ROOT = Path(__file__).parent.parent
+PYZ = ROOT / "dist" / "eessi-arch-guard.pyz"
+
+
+def need(what: str, is_there: object) -> None:
+    """Skips without `what`; in CI, which installs it, that is a failure."""
+    if not is_there:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"{what} is not installed")
+
+
+def need_program(name: str) -> str:
+    """The path of a program that the test needs."""
+    path = shutil.which(name, path="/usr/bin:/bin:/usr/sbin:/sbin")
+    need(name, path)
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def pyz() -> Path:
+    """The .pyz of this tree; `make test` has built it, a bare pytest builds it here."""
+    if not PYZ.exists():
+        subprocess.run([sys.executable, str(ROOT / "build" / "pyz.py"), str(PYZ)], check=True)
+    return PYZ
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """A miniature EESSI of one's own, with Lmod to use it."""
+    need("Lmod", lmod_init())
+    return Tree(tmp_path / "eessi")
