@@ -5,7 +5,7 @@ import argparse
 import sys
 
 from guard.base.faults import Fault, SiteFault
-from guard.scraper import config, reasons
+from guard.scraper import extras, reasons
 from guard.scraper.limits import LOCK_WAIT_S
 
 TYPE_CHECKING = False
@@ -20,6 +20,9 @@ def main(arguments: "list[str]", environ: "dict[bytes, bytes]") -> int:
         options = parser.parse_args(arguments)
     except SystemExit as ended:
         return int(ended.code or 0)
+    extras.make_reachable()
+    from guard.scraper import config
+
     try:
         settings = config.parse(_tables(options))
         if options.check:
@@ -52,6 +55,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _tables(options: argparse.Namespace) -> "dict[str, Any]":
     """The file's tables, with what the command line says in their place."""
+    from guard.scraper import config
+
     tables = config.read(options.config) if options.config else {}
     for target in options.to:
         kind, _, place = target.partition(":")

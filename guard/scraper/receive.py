@@ -52,14 +52,13 @@ _QUIET = (errno.EAGAIN, errno.EINTR)
 
 class Batch:
     """What one look took. datagrams: (raw, received ns since the epoch, sender's pid); refused: (code, head of the
-    raw bytes, pid); is_ended: the socket has been shut and is empty."""
+    raw bytes, pid)."""
 
-    __slots__ = ("datagrams", "is_ended", "refused")
+    __slots__ = ("datagrams", "refused")
 
     def __init__(self) -> None:
         self.datagrams: list[tuple[bytes, int, int]] = []
         self.refused: list[tuple[str, bytes, int]] = []
-        self.is_ended = False
 
 
 class Receiver:
@@ -95,10 +94,6 @@ class Receiver:
             lengths, controls
         ):
             if (level, kind, level_2, kind_2) != _EXPECTED:
-                # A socket that was shut gives an end without sender, again and again.
-                if not length:
-                    batch.is_ended = True
-                    break
                 batch.refused.append(("foreign-uid", slots[start : start + min(length, _REFUSED_HEAD_BYTES)], 0))
             elif uid not in uids:
                 batch.refused.append(("foreign-uid", slots[start : start + min(length, _REFUSED_HEAD_BYTES)], pid))

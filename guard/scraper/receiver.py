@@ -64,7 +64,7 @@ def run(
     while deadline.left_s():
         batch = receiver.drain()
         room.take(batch)
-        if batch.is_ended or not (batch.datagrams or batch.refused):
+        if not (batch.datagrams or batch.refused):
             break
     room.look(log, time.monotonic())
     spool.replace(os.path.join(config.spool, STATE), json.dumps(list(chains.state())).encode("ascii"))
@@ -174,7 +174,7 @@ class Room:
             self._counters.set("joined_lines_total", counts[reason], reason)
         self._counters.set("joined_records_total", counts["pieces"])
         self._counters.set("doubtful_lines_total", counts["doubtful"])
-        self._counters.set("open_chains", len(self._chains))
+        self._counters.set("open_chains", self._chains.count())
         self._counters.set("open_chain_bytes", self._chains.size_bytes)
         self._counters.set("spool_lines", self._writer.number)
 

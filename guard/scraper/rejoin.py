@@ -87,7 +87,8 @@ class Rejoin:
         self._jobs: dict[Job, dict[Key, None]] = {}
         self._lossy: dict[tuple[int, str], None] = {}
 
-    def __len__(self) -> int:
+    def count(self) -> int:
+        """How many chains are open."""
         return len(self._chains)
 
     def push(
