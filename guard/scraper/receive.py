@@ -109,6 +109,10 @@ class Receiver:
             self._allocate(longest)
         return batch
 
+    def trim(self) -> None:
+        """Gives back the memory that long datagrams have touched; call it now and then."""
+        self._slots.madvise(mmap.MADV_DONTNEED)
+
     def _allocate(self, slot_bytes: int) -> None:
         """One slot for each datagram of a look. mmap: its pages cost memory only once a datagram has reached them."""
         page = mmap.PAGESIZE

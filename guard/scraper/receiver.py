@@ -54,6 +54,7 @@ def run(
         if now_s - looked_s >= TICK_S:
             looked_s = now_s
             room.look(log, now_s)
+            receiver.trim()
             wake.wait(0.0)
         if not batch.datagrams and not batch.refused:
             wake.wait(TICK_S)
