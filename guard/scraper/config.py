@@ -26,7 +26,7 @@ KEYS: "dict[str, tuple[Any, Any]]" = {
     "slurmd_log": (str, ""),
     "metrics_file": (str, ""),
     "join_unbuffered": (bool, False),
-    "sink": (list, None),
+    "sink": (list, []),
 }
 _HTTP: "dict[str, tuple[Any, Any]]" = {
     "url": (str, None),
@@ -140,7 +140,7 @@ def parse(tables: "dict[str, Any]") -> Config:
             faults.append(f"sink {number}: the name {sink.name} is taken")
         elif sink is not None:
             sinks.append(sink)
-    if not options.get("sink") and not faults:
+    if options.get("sink") == []:
         faults.append("no sink: records would go nowhere")
     for key in ("socket", "spool"):
         if not str(options.get(key, "/")).startswith("/"):

@@ -6,6 +6,7 @@ lost. A line's number with the spool's own name is its id for ever: not a hash o
 that one read() of slurmstepd took have the same time and are yet two. On a tmpfs the same queue is one in memory.
 """
 
+import errno
 import json
 import os
 import stat
@@ -275,7 +276,7 @@ def replace(path: str, data: bytes, mode: int = 0o600) -> None:
     try:
         os.fchmod(fd, mode)
         if os.write(fd, data) != len(data):
-            raise OSError(28, os.strerror(28), path)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
     finally:
         os.close(fd)
     os.rename(path + ".new", path)

@@ -26,10 +26,9 @@ def cluster() -> Iterator[str]:
 
 
 def consumed(cluster: str, topic: str, count: int) -> "list[Any]":
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": cluster, "group.id": topic, "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe([topic])
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": cluster, "group.id": topic})
+    partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
+    consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in partitions])
     found: list[Any] = []
     deadline_s = time.monotonic() + 40
     while len(found) < count and time.monotonic() < deadline_s:

@@ -5,6 +5,7 @@ Source: systemd's docs/JOURNAL_NATIVE_PROTOCOL.md.
 """
 
 import array
+import errno
 import fcntl
 import os
 import socket
@@ -25,7 +26,6 @@ _PRIORITY = {"stdout": "6", "stderr": "5"}
 # fcntl.F_ADD_SEALS is there from Python 3.9 on only where the C library was new; linux/fcntl.h.
 _F_ADD_SEALS = 1033
 _SEALS = 0x1 | 0x2 | 0x4 | 0x8
-_EMSGSIZE = 90
 
 
 class JournaldSink:
@@ -74,7 +74,7 @@ class JournaldSink:
         try:
             self._sock.send(data)
         except OSError as error:
-            if error.errno != _EMSGSIZE:
+            if error.errno != errno.EMSGSIZE:
                 raise
             fd = os.memfd_create("relay", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             try:

@@ -5,6 +5,7 @@ Syslog has no receipt. Over TCP a batch counts as delivered once the peer's kern
 (SIOCOUTQ), which is as near as the protocol lets one come; docs/scraper.md says what that leaves open.
 """
 
+import errno
 import fcntl
 import os
 import socket
@@ -82,7 +83,7 @@ class SyslogSink:
             except OSError as error:
                 sock.close()
                 # rsyslog and syslog-ng can be told to listen on a stream socket instead.
-                if error.errno != 91:
+                if error.errno != errno.EPROTOTYPE:
                     raise
                 sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
                 self._is_stream = True
@@ -106,13 +107,14 @@ class SyslogSink:
         sock.sendall(b"".join(b"%d %b" % (len(message), message) for message in messages))
         while True:
             (left_bytes,) = struct.unpack("i", fcntl.ioctl(sock, _SIOCOUTQ, bytes(4)))
+            # A reset empties no queue, and a queue emptied by an end tells nothing.
+            if _is_cut(sock):
+                raise OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
             if not left_bytes:
-                break
+                return
             if not deadline.left_s():
-                raise OSError(110, os.strerror(110))
+                raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
             time.sleep(_ACK_LOOK_S)
-        if _is_cut(sock):
-            raise OSError(104, os.strerror(104))
 
     def _send_datagrams(self, sock: socket.socket, messages: "list[bytes]", deadline: Deadline) -> Verdict:
         refused: dict[int, str] = {}
@@ -121,7 +123,7 @@ class SyslogSink:
                 sock.settimeout(deadline.left_s() or 0.001)
                 sock.send(message)
             except OSError as error:
-                if error.errno == 90:
+                if error.errno == errno.EMSGSIZE:
                     refused[index] = f"{len(message)} bytes are too many for one datagram"
                     continue
                 if not index:
@@ -133,8 +135,10 @@ class SyslogSink:
 
 def _is_cut(sock: socket.socket) -> bool:
     """Whether the peer has ended the connection: a syslog daemon never says anything, so all that comes is the end."""
+    # A socket with a timeout would wait for it, MSG_DONTWAIT or not.
+    sock.settimeout(0)
     try:
-        return not sock.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK)
+        return not sock.recv(1, socket.MSG_PEEK)
     except BlockingIOError:
         return False
     except OSError:
