@@ -23,7 +23,12 @@ _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
 
 
 class Refusal(Exception):
-    """An answer that is no success: status, body."""
+    """An answer that is no success."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__(status, body)
+        self.status = status
+        self.body = body
 
 
 class Peer(http.server.ThreadingHTTPServer):
@@ -35,7 +40,7 @@ class Peer(http.server.ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.url = f"http://127.0.0.1:{self.server_port}"
         self.script: list[Any] = []
         self.stored: list[Any] = []
         self.requests: list[tuple[str, dict[str, str]]] = []
@@ -43,7 +48,7 @@ class Peer(http.server.ThreadingHTTPServer):
         self.lock = threading.Lock()
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 
-    def __enter__(self) -> "Peer":
+    def __enter__(self) -> Any:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -73,7 +78,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         raw = self.rfile.read(int(self.headers["Content-Length"]))
         peer = self.server
         peer.requests.append((self.path, dict(self.headers)))
-        step = peer.script.pop(0) if peer.script else ("well",)
+        step: Any = peer.script.pop(0) if peer.script else ("well",)
         if step[0] == "cut":
             self._cut()
             return
@@ -93,7 +98,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             with peer.lock:
                 status, answer = peer.take(body)
         except Refusal as refusal:
-            status, answer = refusal.args
+            status, answer = refusal.status, refusal.body
         if step[0] == "lost":
             self._cut()
             return

@@ -18,7 +18,7 @@ IDENTITY: "dict[str, Any]" = {
 def log(body: str, time: int = TIME_NS, task: int = 0, stream: str = "stdout", **more: Any) -> "dict[str, Any]":
     """A log record; what is named in more replaces a field of `slurm` if it is one, else stands at the top."""
     slurm = {**IDENTITY, "step_id": "0", "task_id_global": task, "task_id_local": task}
-    top = {}
+    top: dict[str, Any] = {}
     for name, value in more.items():
         (slurm if name in slurm else top)[name] = value
     return {"v": 1, "type": "log", "time": time, "slurm": slurm, "stream": stream, "body": body, **top}

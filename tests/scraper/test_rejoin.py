@@ -29,8 +29,11 @@ def P(body: str, **more: Any) -> "dict[str, Any]":
     return records.log(body, partial=True, **more)
 
 
+def U(body: str, **more: Any) -> "dict[str, Any]":
+    return records.log(body, unbuffered=True, **more)
+
+
 L = records.log
-U = lambda body, **more: records.log(body, unbuffered=True, **more)  # noqa: E731
 START, END = records.step("step_start"), records.step("step_end")
 
 TABLE: "list[tuple[str, list[dict[str, Any]], list[tuple[str, str]]]]" = [

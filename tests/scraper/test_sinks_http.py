@@ -264,6 +264,6 @@ def test_bodies_are_small_on_the_wire() -> None:
 def test_times_are_never_floats() -> None:
     started = time.time_ns()
     with Loki() as loki, Bulk() as bulk, Otlp() as otlp:
-        for kind, peer, more in (("loki", loki, {}), ("bulk", bulk, {"index": "i"}), ("otlp", otlp, {})):
-            sink(kind, peer.url, **more).send(items([records.log("x", started | 1)]))  # type: ignore[attr-defined]
+        for kind, url, more in zip(("loki", "bulk", "otlp"), (loki.url, bulk.url, otlp.url), ({}, {"index": "i"}, {})):
+            sink(kind, url, **more).send(items([records.log("x", started | 1)]))
         assert loki.stored[0][1] == bulk.stored[0][1]["time"] == otlp.stored[0][1].time_unix_nano == started | 1
