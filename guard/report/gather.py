@@ -12,7 +12,7 @@ from guard.report.limits import LINE_MAX_BYTES, PIECE_BYTES
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any, BinaryIO
+    from typing import Any
 
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -36,8 +36,7 @@ def lines(path: str) -> "Iterator[bytes]":
 
 
 def _opened(path: str) -> "Any":
-    raw: BinaryIO = sys.stdin.buffer if path == "-" else open(path, "rb", buffering=PIECE_BYTES)  # noqa: SIM115
-    file = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(raw)  # type: ignore[arg-type]
+    file: Any = sys.stdin.buffer if path == "-" else open(path, "rb", buffering=PIECE_BYTES)  # noqa: SIM115
     begin = file.peek(4)[:4]
     if begin.startswith(_GZIP):
         return io.BufferedReader(gzip.GzipFile(fileobj=file), PIECE_BYTES)
@@ -46,6 +45,43 @@ def _opened(path: str) -> "Any":
             import zstandard
         except ImportError:
             raise SiteFault("zstandard-missing", path)
-        reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-        return io.BufferedReader(reader, PIECE_BYTES)  # type: ignore[arg-type]
+        return io.BufferedReader(_Zstd(zstandard, file), PIECE_BYTES)
     return file
+
+
+class _Zstd(io.RawIOBase):
+    """A zstd file of any number of frames. zstandard's own stream_reader takes a file that was cut for one that ends."""
+
+    def __init__(self, zstandard: "Any", file: "Any") -> None:
+        super().__init__()
+        self._zstandard = zstandard
+        self._file = file
+        self._frame: "Any" = None
+        self._ready = b""
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "Any") -> int:
+        """Fills buffer with what comes next, 0 at the end. Raises: OSError - it is no zstd, or cut."""
+        try:
+            while not self._ready:
+                piece = self._rest or self._file.read(PIECE_BYTES // 8)
+                self._rest = b""
+                if not piece:
+                    if self._frame is not None:
+                        raise OSError("the file ends in the middle of a frame")
+                    return 0
+                if self._frame is None:
+                    self._frame = self._zstandard.ZstdDecompressor().decompressobj()
+                self._ready = self._frame.decompress(piece)
+                if self._frame.eof:
+                    self._rest = self._frame.unused_data
+                    self._frame = None
+        except self._zstandard.ZstdError as error:
+            raise OSError(str(error))
+        count = min(len(buffer), len(self._ready))
+        buffer[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count

@@ -53,10 +53,10 @@ def parse(body: str) -> "Said | None":
     if not body.startswith(message.PREFIX):
         return None
     text = body[:-1] if body.endswith("\n") else body
-    found = _RELOADED.match(text)
+    found = _RELOADED.fullmatch(text)
     if found:
         return Said("reloaded", found[2], found[3], found[4], count=int(found[1]))
-    found = _FAILED.match(text)
+    found = _FAILED.fullmatch(text)
     if found:
         reason = MISSING if "/" in found[3] else found[3]
         return Said("failed", found[1], found[2], found[3], reason, sentence=found[4])

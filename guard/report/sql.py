@@ -13,19 +13,21 @@ COLUMNS = """{
 # ? twice: the list of files, the first time that counts (nanoseconds since the epoch).
 RECORDS = f"""
 CREATE TEMP TABLE lines AS
-SELECT type, time, body, scraper,
+SELECT
+  CASE WHEN time IS NULL OR slurm.node IS NULL THEN NULL ELSE type END AS type,
+  time, body, scraper,
   slurm.node AS node,
   slurm.user_name AS user_name,
   slurm.restart_count AS restart_count,
   slurm.cluster || ' ' || coalesce(nullif(slurm.sluid, ''), CAST(slurm.job_id AS VARCHAR)) AS job
 FROM read_ndjson(?, columns = {COLUMNS}, ignore_errors = true, maximum_object_size = 16777216)
-WHERE type IS NULL OR time >= ?
+WHERE time IS NULL OR time >= ?
 """
 
 SAID = f"""
 CREATE TEMP TABLE said AS
 WITH text AS (
-  SELECT *, rtrim(body, chr(10)) AS line FROM lines
+  SELECT *, CASE WHEN ends_with(body, chr(10)) THEN left(body, -1) ELSE body END AS line FROM lines
   WHERE type = 'log' AND starts_with(body, 'eessi-arch-guard: ')
 ), found AS (
   SELECT *,
@@ -50,8 +52,8 @@ TOTALS = """
 SELECT
   count(*) FILTER (type IS NOT NULL) AS records,
   count(*) FILTER (type IS NULL) AS bad_lines,
-  coalesce(min(time), 0) AS first_ns,
-  coalesce(max(time), 0) AS last_ns,
+  coalesce(min(time) FILTER (type IS NOT NULL), 0) AS first_ns,
+  coalesce(max(time) FILTER (type IS NOT NULL), 0) AS last_ns,
   count(DISTINCT job) FILTER (type <> 'loss') AS relayed,
   count(DISTINCT node) FILTER (type <> 'loss') AS nodes,
   (SELECT count(DISTINCT job) FROM said WHERE kind = 'reloaded') AS reloaded,

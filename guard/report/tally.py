@@ -63,7 +63,9 @@ class Tally:
         self._losses: dict[str, list[int]] = {}
 
     def add(self, line: bytes) -> None:
-        """Takes one line of NDJSON."""
+        """Takes one line of NDJSON; an empty one is none."""
+        if not line.strip():
+            return
         try:
             fields = decode.quick_loads(line)
             kind, time_ns, slurm = fields["type"], fields["time"], fields["slurm"]
@@ -190,9 +192,7 @@ def _kinds(groups: "dict[tuple[str, str], _Group]") -> "list[dict[str, Any]]":
     """One row for each key, with a column for each kind."""
     rows: dict[str, dict[str, Any]] = {}
     for (key, kind), group in groups.items():
-        row = rows.setdefault(
-            key, {"key": key, "reloaded_jobs": 0, "failed_jobs": 0, "skipped_jobs": 0, "lines": 0}
-        )
+        row = rows.setdefault(key, {"key": key, "reloaded_jobs": 0, "failed_jobs": 0, "skipped_jobs": 0, "lines": 0})
         row[f"{kind}_jobs"] = len(group.jobs)
         row["lines"] += group.lines
     return sorted(rows.values(), key=lambda row: (-row["failed_jobs"], -row["reloaded_jobs"], row["key"]))
