@@ -50,7 +50,7 @@ def _opened(path: str) -> "Any":
 
 
 class _Zstd(io.RawIOBase):
-    """A zstd file of any number of frames. zstandard's own stream_reader takes a file that was cut for one that ends."""
+    """A zstd file of any number of frames. zstandard's own stream_reader takes a cut file for one that ends."""
 
     def __init__(self, zstandard: "Any", file: "Any") -> None:
         super().__init__()

@@ -40,13 +40,16 @@ svg text { fill: var(--soft); font-size: 11px; } svg line { stroke: var(--line);
 .b-other { background: var(--other); }
 ul.bars { list-style: none; margin: 0; padding: 0; }
 ul.bars > li { padding: .55rem 0; border-top: 1px solid var(--line); }
-.row { display: flex; gap: 1rem; align-items: baseline; justify-content: space-between; }
-.row code { overflow-wrap: anywhere; min-width: 0; }
+.row { display: flex; flex-wrap: wrap; gap: 0 1rem; align-items: baseline; justify-content: space-between; }
+.row > :first-child { flex: 1 1 18rem; }
+.note { order: 3; flex-basis: 100%; }
+code { overflow-wrap: anywhere; }
 code { font: .9em/1.4 ui-monospace, "DejaVu Sans Mono", monospace; }
 .row .n { white-space: nowrap; font-variant-numeric: tabular-nums; }
 .bar { display: flex; height: .5rem; margin-top: .35rem; background: var(--card); border-radius: .25rem;
   overflow: hidden; }
 .arrow { color: var(--soft); padding: 0 .35em; }
+@media (max-width: 40rem) { svg text { font-size: 21px; } }
 @media print { body { max-width: none; } .card { border: 1px solid var(--line); } }
 """
 
@@ -66,7 +69,7 @@ def render(result: "dict[str, Any]", made_ns: int) -> str:
         _card(f"{jobs['relayed']:,}", f"jobs relayed, on {jobs['nodes']:,} nodes"),
         _card(f"{100 * jobs['share']:.2f} %", f"of them came for another target: {jobs['affected']:,}"),
         _card(f"{jobs['reloaded']:,}", "jobs reloaded", "good"),
-        _card(f"{jobs['failed']:,}", "jobs that could not be", "bad"),
+        _card(f"{jobs['failed']:,}", "jobs not reloaded", "bad"),
         "</div>",
     ]
     if result["days"]:
@@ -76,10 +79,11 @@ def render(result: "dict[str, Any]", made_ns: int) -> str:
         )
         parts.append(_days(result["days"]))
     parts.append(_list("From target to target", result["reloads"], "good", lambda row: _move(row["was"], row["now"])))
-    parts.append(_list("Not reloaded, and why", result["failures"], "bad", _failure))
+    told: set[str] = set()
+    parts.append(_list("Not reloaded, and why", result["failures"], "bad", lambda row: _failure(row, told)))
     parts.append(_list("Skipped", result["skipped"], "other", lambda row: f"<code>{_text(row['reason'])}</code>"))
     parts.append(_kinds("Nodes to look at first", result["worst_nodes"]))
-    if result["by"] not in ("node", "day"):
+    if result["by"] not in ("target", "node", "day"):
         parts.append(_kinds(f"By {result['by']}", result["groups"]))
     parts.append(_trust(result))
     return "".join(parts) + "</body></html>\n"
@@ -103,17 +107,19 @@ def _card(number: str, text: str, tone: str = "") -> str:
 
 def _text(text: object) -> str:
     """Text of a job for the page."""
-    return html.escape(one_line(str(text)))
+    return html.escape(one_line(str(text))).replace("/", "/<wbr>")
 
 
 def _move(was: object, now: object) -> str:
     return f'<code>{_text(was)}<span class="arrow">&rarr;</span>{_text(now)}</code>'
 
 
-def _failure(row: "dict[str, Any]") -> str:
-    advice = faults.SENTENCES.get(row["reason"], "")
-    more = f'<br><span class="soft">{_text(advice)}</span>' if advice else ""
-    return f"<span><code>{_text(row['reason'])}</code> from <code>{_text(row['was'])}</code>{more}</span>"
+def _failure(row: "dict[str, Any]", told: "set[str]") -> str:
+    """Reason and target, and what to do about a reason where it comes first."""
+    advice = "" if row["reason"] in told else faults.SENTENCES.get(row["reason"], "")
+    told.add(row["reason"])
+    more = f'<div class="soft note">{_text(advice)}</div>' if advice else ""
+    return f"<span><code>{_text(row['reason'])}</code> from <code>{_text(row['was'])}</code></span>{more}"
 
 
 def _list(title: str, rows: "list[dict[str, Any]]", tone: str, label: "Any") -> str:
@@ -158,11 +164,11 @@ def _days(rows: "list[dict[str, Any]]") -> str:
     by_day = {row["key"]: row for row in rows}
     most = max(row["failed_jobs"] + row["reloaded_jobs"] + row["skipped_jobs"] for row in rows) or 1
     top = _round_up(most)
-    width, height, left, bottom = 720, 220, 46, 24
+    width, height, left, bottom, top_room = 720, 220, 72, 28, 18
     step = (width - left) / len(days)
     parts = [f'<div class="plot"><svg viewBox="0 0 {width} {height}" role="img" aria-label="jobs a day">']
     for part in (0, 0.5, 1):
-        y = 8 + (height - bottom - 8) * (1 - part)
+        y = top_room + (height - bottom - top_room) * (1 - part)
         parts.append(f'<line x1="{left}" x2="{width}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{top * part:,.0f}</text>')
     every = max(1, -(-len(days) // 8))
@@ -171,7 +177,7 @@ def _days(rows: "list[dict[str, Any]]") -> str:
         y = float(height - bottom)
         row = by_day.get(day, {})
         for name, tone in (("failed_jobs", "bad"), ("reloaded_jobs", "good"), ("skipped_jobs", "other")):
-            size = (height - bottom - 8) * row.get(name, 0) / top
+            size = (height - bottom - top_room) * row.get(name, 0) / top
             if size:
                 y -= size
                 parts.append(
@@ -179,9 +185,8 @@ def _days(rows: "list[dict[str, Any]]") -> str:
                     f' height="{size:.1f}"><title>{day}: {row[name]:,} {name.replace("_", " ")}</title></rect>'
                 )
         if number % every == 0:
-            anchor = "start" if number == 0 else "middle"
-            at = x if number == 0 else x + step / 2
-            parts.append(f'<text x="{at:.1f}" y="{height - 6}" text-anchor="{anchor}">{day[5:]}</text>')
+            at = x + step / 2
+            parts.append(f'<text x="{at:.1f}" y="{height - 6}" text-anchor="middle">{day[5:]}</text>')
     parts.append("</svg></div>")
     return "".join(parts)
 

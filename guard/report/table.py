@@ -27,7 +27,7 @@ def show(result: "dict[str, Any]") -> None:
         sys.stdout.write(plain(result))
         return
     console = rich.console.Console()
-    console.print(headline(result), highlight=False, markup=False)
+    console.print(headline(result), highlight=False, markup=False, soft_wrap=True)
     for title, names, rows in tables(result):
         table = rich.table.Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
         for number, name in enumerate(names):
@@ -79,13 +79,11 @@ def tables(result: "dict[str, Any]") -> "list[Table]":
         _table("Reloaded", result["reloads"], ("was", "now", "jobs", "nodes", "lines")),
         _table("Not reloaded", result["failures"], ("was", "reason", "jobs", "nodes", "lines")),
         _table("Skipped", result["skipped"], ("reason", "jobs", "nodes", "lines")),
-        _table(
-            f"By {result['by']}",
-            result["groups"],
-            ("key", "failed_jobs", "reloaded_jobs", "skipped_jobs", "lines"),
-        ),
         _table("Nodes with most failures", result["worst_nodes"], ("key", "failed_jobs", "reloaded_jobs", "lines")),
     ]
+    if result["by"] not in ("target", "node"):
+        names = ("key", "failed_jobs", "reloaded_jobs", "skipped_jobs", "lines")
+        found.insert(3, _table(f"By {result['by']}", result["groups"], names))
     return [table for table in found if table[2]]
 
 
