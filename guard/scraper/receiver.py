@@ -124,7 +124,6 @@ class Room:
             counters.add("received_records_total", len(batch.datagrams) + len(batch.refused))
             counters.add("received_bytes_total", size_bytes + sum(len(head) for _, head, _ in batch.refused))
             self._spool(lines)
-            self._tell()
 
     def look(self, log: "tail.Tail | None", now_s: float) -> None:
         """What is to be done now and then: chains that are too old, drop reports."""
@@ -139,9 +138,8 @@ class Room:
                 self._chains.note_loss(report.job_id, report.step_id)
             note = {"reported": report.text, **({} if report.count is None else {"dropped": report.count})}
             lines.append(line.loss(time.time_ns(), *self._place, report.job_id, report.step_id, note))
-        if lines:
-            self._spool(lines)
-            self._tell()
+        self._spool(lines)
+        self._tell()
 
     def _refuse(self, code: str, raw: bytes, received_ns: int, pid: int, detail: str) -> None:
         self._counters.add("refused_records_total", 1, code)
