@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _RECEIVER = ""
+_HEEDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 _FOR_CHILDREN = (signal.SIGTERM, signal.SIGHUP)
 _LOOK_S = 0.5
 _METRICS_S = 5.0
@@ -57,7 +58,7 @@ class Keeper:
 
     def run(self) -> int:
         """Runs until SIGTERM or SIGINT; gives the exit status."""
-        wake = Wake((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD))
+        wake = Wake((*_HEEDED, signal.SIGCHLD))
         self._warn()
         synced_s = time.monotonic()
         told_s = 0.0
@@ -251,6 +252,8 @@ def tell(text: str) -> None:
 
 def start(config: Config, environ: "dict[bytes, bytes]", lock_wait_s: float) -> "Callable[[], int]":
     """Takes socket and spool, and gives what runs the scraper. Raises: SiteFault, NodeFault."""
+    # From the bind on there is something to end in order: a signal waits until Wake can take it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED)
     counters = Counters([sink.name for sink in config.sinks])
     spool.prepare(config.spool)
     sock = bind.handed_over(environ, os.getpid())

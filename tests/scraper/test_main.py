@@ -247,6 +247,13 @@ def test_a_low_kernel_queue_is_warned_of(scraper: Scraper) -> None:
     assert warned == ((bind.max_dgram_qlen() or 0) < 128)
 
 
+def test_a_stop_in_the_first_moment_is_in_order_too(scraper: Scraper) -> None:
+    for _ in range(5):
+        scraper.start()
+        assert scraper.stop() == 0
+        assert not os.path.lexists(scraper.socket)
+
+
 def test_promtool_takes_the_metrics_of_a_real_run(scraper: Scraper) -> None:
     scraper.start()
     send(scraper.socket, records.log("a\n"))
