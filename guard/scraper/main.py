@@ -15,12 +15,11 @@ if TYPE_CHECKING:
 
 def main(arguments: "list[str]", environ: "dict[bytes, bytes]") -> int:
     """Runs the scraper until it is told to stop. Gives: 0, 1 for a fault, 2 for wrong use."""
-    parser = _parser()
+    extras.make_reachable()
     try:
-        options = parser.parse_args(arguments)
+        options = _parser().parse_args(arguments)
     except SystemExit as ended:
         return int(ended.code or 0)
-    extras.make_reachable()
     from guard.scraper import config
 
     try:

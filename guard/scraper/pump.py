@@ -115,9 +115,8 @@ class Pump:
         self._failures += 1
         # Half of it at least: a thousand nodes whose store comes back must neither all come at once nor hammer it.
         pause_s = longest_s * (0.5 + self._jitter() / 2)
-        if asked_s is None:
-            return pause_s
-        return min(RETRY_AFTER_MAX_S, asked_s) + (pause_s if asked_s else 0.0)
+        # On top of what the peer asks: `Retry-After: 0` for ever must not become a loop without a pause.
+        return min(RETRY_AFTER_MAX_S, asked_s or 0.0) + pause_s
 
     def _set_down(self, why: str) -> None:
         if not self._counters.get("sink_is_down", sink=self._name):

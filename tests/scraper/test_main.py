@@ -3,6 +3,7 @@
 
 import json
 import os
+import pty
 import signal
 import socket
 import subprocess
@@ -289,6 +290,37 @@ def test_a_configuration_can_be_checked_without_running_it(tmp_path: Path, capsy
     assert main.main(["--to", f"file:{tmp_path}/d", "--check"], {}) == 0
     assert "the configuration is good" in capsys.readouterr().out
     assert not (tmp_path / "d").exists()
+
+
+def test_on_a_terminal_there_is_a_line_of_progress(scraper: Scraper) -> None:
+    ours, theirs = pty.openpty()
+    code = "import sys; from guard.scraper import main; sys.exit(main.main(sys.argv[1:], {}))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *scraper.arguments], env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=theirs
+    )
+    os.close(theirs)
+    until(scraper.can_connect)
+    send(scraper.socket, records.log("a\n"))
+    seen = b""
+    deadline_s = time.monotonic() + 30
+    while b"1 records, " not in seen and time.monotonic() < deadline_s:
+        seen += os.read(ours, 65536)
+    process.terminate()
+    try:
+        while os.read(ours, 65536):
+            pass
+    except OSError:
+        pass  # EIO: the last holder of the other end is gone
+    assert process.wait(60) == 0
+    os.close(ours)
+    assert b"0 refused, waiting file:" in seen
+
+
+def test_what_is_installed_is_found_though_the_pyz_starts_without_site() -> None:
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from guard.scraper import main; main.main(['--help'], {})"
+    code += "; from guard.scraper import decode; print('parser', decode._LOADS.__name__)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code, str(ROOT)], capture_output=True, text=True)
+    assert done.stdout.endswith("parser fast_loads\n"), done.stderr
 
 
 MISSING = """

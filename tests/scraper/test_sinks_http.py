@@ -72,7 +72,7 @@ def test_retry_after_is_heeded(pair: "tuple[Any, Peer]", tmp_path: Path) -> None
     bench = Bench(tmp_path, pair[0], many(20))
     bench.run()
     assert bodies(pair[1]) == LINES
-    assert bench.waited_s == [17.25, 0.0]
+    assert bench.waited_s == [17.25, 0.5]
 
 
 def test_a_cut_connection_is_tried_again(pair: "tuple[Any, Peer]", tmp_path: Path) -> None:
