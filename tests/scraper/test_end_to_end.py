@@ -12,8 +12,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from guard.scraper.limits import RECEIVE_SLOTS_COUNT
 from tests.scraper import records
 from tests.scraper.running import Scraper, produced, until
@@ -55,14 +53,6 @@ def start(scraper: Scraper, count: int, pace_s: float = 0.0) -> "tuple[list[int]
         produced(scraper.socket, number, stream(number, count), results[number], pace_s) for number in range(STREAMS)
     ]
     return pids, results
-
-
-@pytest.fixture
-def scraper(tmp_path: Path) -> Iterator[Scraper]:
-    made = Scraper(tmp_path)
-    yield made
-    if made.process and made.process.poll() is None:
-        made.stop(signal.SIGKILL)
 
 
 def test_every_record_arrives_once_and_in_the_order_of_its_stream(scraper: Scraper) -> None:

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,14 +18,6 @@ from tests.conftest import need_program
 from tests.scraper import records
 from tests.scraper.http_peer import Loki
 from tests.scraper.running import ROOT, Scraper, until
-
-
-@pytest.fixture
-def scraper(tmp_path: Path) -> Iterator[Scraper]:
-    made = Scraper(tmp_path)
-    yield made
-    if made.process and made.process.poll() is None:
-        made.stop(signal.SIGKILL)
 
 
 def send(path: str, *what: "bytes | dict[str, object]") -> None:

@@ -6,7 +6,6 @@ import time
 
 from guard.base.faults import NodeFault
 from guard.scraper import decode
-from guard.scraper.limits import SINK_BATCH_BYTES, SINK_BATCH_RECORDS
 from guard.scraper.sinks import http
 from guard.scraper.sinks.verdict import Verdict
 
@@ -19,29 +18,22 @@ _CONFLICT = 409
 _PASSING = (429, 500, 502, 503, 504)
 
 
-class BulkSink:
+class BulkSink(http.HttpSink):
     """poster: to <url>/_bulk; index: of an index or a data stream."""
 
+    content_type = "application/x-ndjson"
+
     def __init__(self, poster: http.Poster, index: str) -> None:
-        self.lines_max = SINK_BATCH_RECORDS
-        self.bytes_max = SINK_BATCH_BYTES
-        self._poster = poster
+        super().__init__(poster)
         self._index = index
 
-    def send(self, items: "list[Item]") -> Verdict:
-        """Posts the batch; the answer has a status for each line."""
-        answer = self._poster.post(body(items, self._index), "application/x-ndjson")
-        return http.verdict(answer, len(items)) or read(answer, len(items))
+    def request(self, items: "list[Item]") -> bytes:
+        """As http.HttpSink."""
+        return body(items, self._index)
 
-    def reopen(self) -> None:
-        """Nothing to do."""
-
-    def idle(self) -> None:
-        """Nothing to do."""
-
-    def close(self) -> None:
-        """Ends the connections."""
-        self._poster.close()
+    def read(self, answer: http.Answer, count: int) -> Verdict:
+        """As http.HttpSink: the answer has a status for each line."""
+        return read(answer, count)
 
 
 def body(items: "list[Item]", index: str) -> bytes:

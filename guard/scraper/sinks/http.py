@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One POST, and what its answer means for a batch. World room; by urllib3 (extra `scraper`)."""
+"""One POST for a batch, and what its answer means. World room; by urllib3 (extra `scraper`)."""
 
 import email.utils
 import gzip
 import time
 
 from guard.base.faults import NodeFault, SiteFault
-from guard.scraper.limits import ATTEMPT_S, RETRY_AFTER_MAX_S
+from guard.scraper.limits import ATTEMPT_S, RETRY_AFTER_MAX_S, SINK_BATCH_BYTES, SINK_BATCH_RECORDS
 from guard.scraper.sinks.verdict import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from guard.scraper.sinks.verdict import Item
 
 _ANSWER_MAX_BYTES = 16 << 20
 _SAID_MAX_CHARACTERS = 300
@@ -77,6 +79,40 @@ class Poster:
     def close(self) -> None:
         """Ends the connections."""
         self._pool.clear()
+
+
+class HttpSink:
+    """A sink whose batch is one request; what a kind of store differs in is request and read."""
+
+    content_type = "application/json"
+    lines_max = SINK_BATCH_RECORDS
+    bytes_max = SINK_BATCH_BYTES
+
+    def __init__(self, poster: Poster) -> None:
+        self._poster = poster
+
+    def request(self, items: "list[Item]") -> bytes:
+        """The request's body for a batch."""
+        raise NotImplementedError
+
+    def read(self, _answer: Answer, _count: int) -> Verdict:
+        """What an answer with a 2xx says of the batch: all is well, where the store has no more to say."""
+        return Verdict()
+
+    def send(self, items: "list[Item]") -> Verdict:
+        """Posts the batch. Raises: NodeFault(sink-failed)."""
+        answer = self._poster.post(self.request(items), self.content_type)
+        return verdict(answer, len(items)) or self.read(answer, len(items))
+
+    def reopen(self) -> None:
+        """Nothing to do."""
+
+    def idle(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Ends the connections."""
+        self._poster.close()
 
 
 def verdict(answer: Answer, count: int) -> "Verdict | None":

@@ -7,9 +7,7 @@ Few labels, since each combination is a stream of its own in Loki; what tells jo
 import json
 
 from guard.scraper import decode
-from guard.scraper.limits import SINK_BATCH_BYTES, SINK_BATCH_RECORDS
 from guard.scraper.sinks import facts, http
-from guard.scraper.sinks.verdict import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,31 +16,21 @@ if TYPE_CHECKING:
 LABELS = ("cluster", "type", "stream")
 
 
-class LokiSink:
-    """poster: to <url>/loki/api/v1/push; labels: facts that become labels; fixed: labels that are always the same."""
+class LokiSink(http.HttpSink):
+    """poster: to <url>/loki/api/v1/push; labels: facts that become labels; fixed: labels that are always the same.
+
+    Loki's 400 names one entry and keeps the others; halves find the one, and what is pushed twice in that Loki drops by
+    itself, being the same entry at the same time in the same stream.
+    """
 
     def __init__(self, poster: http.Poster, labels: "tuple[str, ...]", fixed: "dict[str, str]") -> None:
-        self.lines_max = SINK_BATCH_RECORDS
-        self.bytes_max = SINK_BATCH_BYTES
-        self._poster = poster
+        super().__init__(poster)
         self._labels = labels
         self._fixed = fixed
 
-    def send(self, items: "list[Item]") -> Verdict:
-        """Pushes the batch. Loki's 400 names one entry and keeps the others; halves find the one, and what is pushed
-        twice in that Loki drops by itself, being the same entry at the same time in the same stream."""
-        answer = self._poster.post(body(items, self._labels, self._fixed), "application/json")
-        return http.verdict(answer, len(items)) or Verdict()
-
-    def reopen(self) -> None:
-        """Nothing to do."""
-
-    def idle(self) -> None:
-        """Nothing to do."""
-
-    def close(self) -> None:
-        """Ends the connections."""
-        self._poster.close()
+    def request(self, items: "list[Item]") -> bytes:
+        """As http.HttpSink."""
+        return body(items, self._labels, self._fixed)
 
 
 def body(items: "list[Item]", labels: "tuple[str, ...]", fixed: "dict[str, str]") -> bytes:

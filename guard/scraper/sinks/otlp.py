@@ -7,7 +7,6 @@ Source: opentelemetry-proto 1.x logs.proto in its JSON mapping, OTLP specificati
 import json
 
 from guard.scraper import decode
-from guard.scraper.limits import SINK_BATCH_BYTES, SINK_BATCH_RECORDS
 from guard.scraper.sinks import facts, http
 from guard.scraper.sinks.verdict import Verdict
 
@@ -23,29 +22,17 @@ _INTEGERS = frozenset(("job_id", "task_id_global", "task_id_local", "restart_cou
 _RESOURCE = ("cluster", "node")
 
 
-class OtlpSink:
-    """poster: to <url>/v1/logs."""
+class OtlpSink(http.HttpSink):
+    """poster: to <url>/v1/logs. A partial success must not be sent again (OTLP "Partial Success"), and does not say
+    which lines were meant, so they can only be counted."""
 
-    def __init__(self, poster: http.Poster) -> None:
-        self.lines_max = SINK_BATCH_RECORDS
-        self.bytes_max = SINK_BATCH_BYTES
-        self._poster = poster
+    def request(self, items: "list[Item]") -> bytes:
+        """As http.HttpSink."""
+        return body(items)
 
-    def send(self, items: "list[Item]") -> Verdict:
-        """Posts the batch. A partial success must not be sent again (OTLP "Partial Success"), and does not say which
-        lines were meant, so they can only be counted."""
-        answer = self._poster.post(body(items), "application/json")
-        return http.verdict(answer, len(items)) or read(answer, len(items))
-
-    def reopen(self) -> None:
-        """Nothing to do."""
-
-    def idle(self) -> None:
-        """Nothing to do."""
-
-    def close(self) -> None:
-        """Ends the connections."""
-        self._poster.close()
+    def read(self, answer: http.Answer, count: int) -> Verdict:
+        """As http.HttpSink."""
+        return read(answer, count)
 
 
 def body(items: "list[Item]") -> bytes:
