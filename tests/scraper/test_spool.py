@@ -56,6 +56,24 @@ def test_a_reader_at_the_end_sees_what_comes_later(folder: str) -> None:
     assert reader.lost_count == 0
 
 
+def test_what_is_written_between_a_readers_two_looks_is_not_passed_over(folder: str) -> None:
+    writer = spool.Writer(folder, segment_max_bytes=20)
+
+    class Racing(spool.Reader):
+        """Between its look into the segment and its look for the next one the writer goes on, into the next one."""
+
+        def _read(self, lines_max: int, bytes_max: int) -> "spool.Piece | None":
+            piece = super()._read(lines_max, bytes_max)
+            if piece is None and not writer.number:
+                writer.append(lines(0, 5))
+                writer.append(lines(5, 5))
+            return piece
+
+    reader = Racing(folder, None)
+    assert drained(reader) == numbered(0, 10)
+    assert reader.lost_count == 0
+
+
 def test_reading_does_not_move_the_cursor(folder: str) -> None:
     spool.Writer(folder).append(lines(0, 3))
     reader = spool.Reader(folder, None)
@@ -79,6 +97,7 @@ def test_the_next_writer_goes_on_behind_the_last_whole_line(folder: str) -> None
     assert drained(reader) == numbered(0, 3)
     again = spool.Writer(folder)
     assert again.number == 3
+    assert Path(spool.path(folder, 0)).read_bytes() == b"".join(lines(0, 3))
     again.append(lines(3, 2))
     assert drained(reader) == numbered(3, 2)
 
