@@ -132,6 +132,8 @@ def whole(folder: str, seconds: float, record: bytes, sink: str) -> "tuple[float
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     pids = [process.pid, *map(int, children)]
     peaks = {name: peak_kib(one) for name, one in zip(("parent", "receiver", "sink"), pids)}
+    # Pages that the processes share count once.
+    peaks["all together at the end"] = sum(shared_kib(one) for one in pids)
     process.terminate()
     process.wait()
     text = (Path(folder) / "m").read_text()
@@ -143,6 +145,12 @@ def peak_kib(pid: int) -> int:
     """The most memory that a process had."""
     text = Path(f"/proc/{pid}/status").read_text()
     return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("VmHWM"))
+
+
+def shared_kib(pid: int) -> int:
+    """The memory of a process now, a page that n processes share as its n-th part."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
 
 
 def bare_python_kib() -> int:
@@ -212,7 +220,7 @@ def main() -> None:
         print(f"{name:32} min {min(values):10.2f}  median {statistics.median(values):10.2f}  max {max(values):10.2f}")
     base_kib = bare_python_kib()
     for name, kib in peaks.items():
-        print(f"peak memory, {name:20} bare Python + {(kib - base_kib) / 1024:.1f} MiB")
+        print(f"peak memory, {name:32} bare Python + {(kib - base_kib) / 1024:.1f} MiB")
 
 
 if __name__ == "__main__":
