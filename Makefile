@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 # `make help` lists what there is. Everything Python-made lives in .venv, everything built in dist.
 
-PYTHON ?= python3
+VENV_PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 PYZ := dist/eessi-arch-guard.pyz
-# Two workers for two cores; tests that need a machine to themselves are marked and run alone.
+# make pyz PYTHON="/opt/python/3.12/bin/python3": a site's own interpreters, which the header then tries first.
+SITE_PYTHON := $(if $(filter command,$(firstword $(origin PYTHON))),$(PYTHON))
+WORKERS ?= 2
 PYTEST := $(VENV)/bin/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint pyz clean
+.PHONY: FORCE help demo test test-eessi fuzz bench lint pyz repro clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
 
 $(STAMP): tests/requirements.txt
-	$(PYTHON) -m venv $(VENV)
+	$(VENV_PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r tests/requirements.txt
 	touch $@
 
@@ -24,18 +26,32 @@ demo: $(PYZ) ## see the guard move a task's modules to another CPU target, on re
 	$(PY) tests/eessi/demo.py $(PYZ)
 
 test: lint $(PYZ) ## lint, build and run every test
-	$(PYTEST)
+	$(PYTEST) -n $(WORKERS) --dist loadgroup
 
-lint: $(STAMP) ## ruff, mypy --strict, shellcheck
+test-eessi: $(PYZ) ## against EESSI's own scripts: EESSI_SCRIPTS=<checkout of software-layer-scripts>, as root
+	@test -n "$(EESSI_SCRIPTS)" || { echo "set EESSI_SCRIPTS to a checkout of EESSI/software-layer-scripts"; exit 1; }
+	$(PYTEST) tests/eessi/test_real_eessi.py
+
+fuzz: $(STAMP) ## the property tests with at least 20,000 generated cases each
+	FUZZ_CASES=20000 $(PYTEST) -n $(WORKERS) tests/arch/test_emit.py tests/arch/test_chain.py
+
+bench: $(PYZ) ## the figures of docs/performance.md, as ratios on this machine
+	$(PY) tests/bench/guard.py $(PYZ)
+
+lint: $(STAMP) ## ruff, mypy --strict, the Python floor, shellcheck
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/vermin --quiet --no-tips --target=3.9- --violations guard
 	git ls-files -z '*.sh' .ci/run | xargs -0 -r shellcheck
 
 pyz: $(PYZ) ## dist/eessi-arch-guard.pyz
 
-$(PYZ): $(STAMP) $(shell git ls-files guard build pyproject.toml)
-	$(PY) build/pyz.py $@
+$(PYZ): $(STAMP) $(shell git ls-files guard build pyproject.toml) $(if $(SITE_PYTHON),FORCE)
+	$(PY) build/pyz.py $@ $(addprefix --python ,$(SITE_PYTHON))
+
+repro: $(PYZ) ## the same tree gives the same bytes: builds twice, in two folders, and compares
+	$(PYTEST) tests/build/test_pyz.py -k same
 
 clean: ## remove what was built, but not .venv
 	rm -rf dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

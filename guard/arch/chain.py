@@ -4,6 +4,7 @@
 Source: Slurm 20.02 to 26.05 src/slurmd/slurmstepd/task.c, _proc_stdout; env.c, setenvf.
 """
 
+import errno
 import os
 
 from guard.base import child
@@ -16,12 +17,17 @@ _SPACES = b" \t\n\v\f\r"
 
 
 def run(program: str, environ: "dict[bytes, bytes]", watch: Watch) -> "tuple[int, bytes]":
-    """The exit status of the site's prolog (128 + signal where it was killed) and all that it wrote.
+    """The exit status of the site's prolog, 1 where a signal ended it (as Slurm has it), and all that it wrote.
 
     It has no deadline, as under Slurm, and stays in our process group, which Slurm kills. Its stderr goes where Slurm
     sends it: into the same pipe from 22.05.1 on, nowhere before that.
-    Raises: OSError - no process could be started; child.NodeFault(terminated) - we were told to stop.
+    Raises: OSError - it is not what Slurm itself would run: an absolute path, readable, executable; no process;
+    child.NodeFault(terminated) - we were told to stop.
     """
+    if not os.path.isabs(program):
+        raise OSError(errno.EINVAL, "not an absolute path", program)
+    if os.path.isdir(program) or not os.access(program, os.R_OK | os.X_OK):
+        raise OSError(errno.EACCES, "cannot be read and run", program)
     argv = [os.fsencode(program)]
     prolog = child.program(
         argv,
@@ -33,7 +39,7 @@ def run(program: str, environ: "dict[bytes, bytes]", watch: Watch) -> "tuple[int
     )
     child.wait([prolog], Deadline(float("inf")), watch)
     status = prolog.status or 0
-    return (status if status >= 0 else 128 - status), bytes(prolog.outputs[1])
+    return (status if status >= 0 else 1), bytes(prolog.outputs[1])
 
 
 def _has_one_pipe() -> bool:

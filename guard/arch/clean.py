@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 def main(environ: "dict[bytes, bytes]") -> int:
     """Removes this job's files on this node, from TMPDIR and /tmp: the calling user's, and for root any user's.
 
-    For Epilog and TaskEpilog: always 0. Without SLURM_JOB_ID it does nothing.
+    For Epilog and TaskEpilog: always 0. Without SLURM_JOB_ID it does nothing. In a het job every task's SLURM_JOB_ID is
+    the leader's (task.c, exec_task), but an Epilog's is its own component's (prep_script_slurmd.c): both are taken.
     """
     if not environ.get(b"SLURM_JOB_ID"):
         return 0
+    ids = [environ[name] for name in (b"SLURM_JOB_ID", b"SLURM_HET_JOB_ID") if environ.get(name)]
     uids = None if os.geteuid() == 0 else b"%d" % os.getuid()
-    wanted = cache.job_prefix(environ, b"")[len(cache.PREFIX) :] + b"."
+    prefixes = [cache.job_prefix({**environ, b"SLURM_JOB_ID": job_id}, b"") for job_id in ids]
+    wanted = tuple(prefix[len(cache.PREFIX) :] + b"." for prefix in prefixes)
 
     def is_of_job(name: bytes, _found: os.stat_result) -> bool:
         uid, _, rest = name[len(cache.PREFIX) :].partition(b".")

@@ -14,7 +14,7 @@ from guard.arch.emit import is_name
 from guard.base import child
 from guard.base.deadline import Deadline
 from guard.base.faults import Fault, JobFault, NodeFault, SiteFault
-from guard.base.limits import DEADLINE_MAX_S, HELPER_OUTPUT_MAX_BYTES, LMOD_LINE_MAX_BYTES
+from guard.base.limits import DEADLINE_MAX_S, HELPER_OUTPUT_MAX_BYTES, LMOD_LINE_MAX_BYTES, LMOD_OUTPUT_MAX_BYTES
 from guard.base.watch import Watch
 
 # The system's tools under a name that no PATH has of its own, so that it can stand first while modules are loaded and
@@ -32,11 +32,15 @@ _WITHHELD = frozenset(
     SECONDS UID EUID PPID BASHPID BASH_SUBSHELL BASH_COMMAND BASH_ARGV0 BASH_COMPAT BASH_LOADABLES_PATH HISTCMD
     COMP_WORDBREAKS EXECIGNORE""".split()
 )
+_LMOD_ERROR = "Lmod has detected the following error:"
+# How many missing modules are named; all the others are counted.
+_LISTED_COUNT = 5
 _WITHHELD_PREFIXES = (b"BASH_FUNC_", b"LUA_INIT")
-# "$@" is the module names. EESSI's answers about another node must not outlive the purge: with an override set since,
-# its module would prefer them (2023.06.lua, archdetect_cpu). fd 3 is ours, whatever a module prints.
+# "$@" is the module names. With an override set since the load, EESSI's answers about another node outlive the purge,
+# and its module would prefer them (2023.06.lua, archdetect_cpu). fd 3 is ours, whatever a module prints.
 _SCRIPT = b"""eval "$("$LMOD_CMD" bash --force purge)"
-unset EESSI_ARCHDETECT_OPTIONS EESSI_ACCEL_SUBDIR
+[ -z "${EESSI_ARCHDETECT_OPTIONS_OVERRIDE+x}" ] || unset EESSI_ARCHDETECT_OPTIONS
+[ -z "${EESSI_ACCELERATOR_TARGET_OVERRIDE+x}" ] || unset EESSI_ACCEL_SUBDIR
 eval "$("$LMOD_CMD" bash load "$@")"
 exec /usr/bin/env -0 >&3 3>&-
 """
@@ -77,8 +81,9 @@ def reloaded(
             after, said = _in_bash(environ, names, {**_WHILE_LOADING, **_WITHOUT_CACHE}, watch)
             missing = _missing(names, after)
     if missing:
-        listed = b" ".join(missing[:10]).decode("latin-1") + (" ..." if len(missing) > 10 else "")
-        raise JobFault("modules-missing", f"missing: {listed}; Lmod: {said}")
+        listed = b" ".join(missing[:_LISTED_COUNT]).decode("latin-1")
+        more = f" and {len(missing) - _LISTED_COUNT} more" if len(missing) > _LISTED_COUNT else ""
+        raise JobFault("modules-missing", f"Lmod: {said}; not loaded: {listed}{more}")
     got = after.get(b"EESSI_SOFTWARE_SUBDIR"), after.get(b"EESSI_ACCELERATOR_TARGET") or None
     if got != (cpu, accel):
         found = " ".join((part or b"no accel").decode("latin-1") for part in got)
@@ -103,11 +108,11 @@ def _in_bash(
     given.update(extra)
     given[b"PATH"] = b":".join((*TOOLS, *((environ[b"PATH"],) if environ.get(b"PATH") else ())))
     try:
-        shell = child.program(argv, given, {2: LMOD_LINE_MAX_BYTES, 3: HELPER_OUTPUT_MAX_BYTES}, own_session=False)
+        shell = child.program(argv, given, {2: LMOD_OUTPUT_MAX_BYTES, 3: HELPER_OUTPUT_MAX_BYTES}, own_session=False)
     except OSError as error:
         raise NodeFault("restore-failed", f"no process could be started: {error.strerror}") from error
     child.wait([shell], Deadline(DEADLINE_MAX_S), watch)  # the guard's own deadline kills us first
-    said = bytes(shell.outputs[2]).decode("utf-8", "backslashreplace").strip().rpartition("\n")[2]
+    said = telling_line(bytes(shell.outputs[2]))
     entries = bytes(shell.outputs[3]).split(b"\0")
     if shell.status or (shell.overflowed and len(shell.outputs[3]) >= HELPER_OUTPUT_MAX_BYTES) or entries.pop():
         raise NodeFault("restore-failed", f"the reload shell ended with status {shell.status}: {said}")
@@ -119,6 +124,14 @@ def _in_bash(
                 after[name] = environ[name]
     after.update((name, value) for name, value in environ.items() if _is_withheld(name) and name not in after)
     return {name: without_tools(name, value) for name, value in after.items()}, said
+
+
+def telling_line(said: bytes) -> str:
+    """What of Lmod's stderr tells a person most: its own error up to the first empty line, else the last line; at most
+    LMOD_LINE_MAX_BYTES characters. An error of Lmod 8.6.19 ends in advice on spelling and `#%Module`."""
+    text = said.decode("utf-8", "backslashreplace").strip()
+    error = text.partition(_LMOD_ERROR)[2].partition("\n\n")[0]
+    return " ".join((error or text.rpartition("\n")[2] or "nothing").split())[:LMOD_LINE_MAX_BYTES]
 
 
 def _pair(entry: bytes) -> "tuple[bytes, bytes]":

@@ -10,15 +10,17 @@ SHELL = "shell"
 
 class Options:
     """mode: PROLOG or SHELL; chain: the site's own prolog or None; timeout_s: the site's default deadline;
-    line_max: --prolog-line-max in bytes, None when not given; fault: why this call cannot be obeyed, or ""."""
+    line_max: --prolog-line-max in bytes, None when not given; syslog: a decision also goes to the node's log;
+    fault: why this call cannot be obeyed, or ""."""
 
-    __slots__ = ("chain", "fault", "line_max", "mode", "timeout_s")
+    __slots__ = ("chain", "fault", "line_max", "mode", "syslog", "timeout_s")
 
     def __init__(self) -> None:
         self.mode = PROLOG
         self.chain: "str | None" = None
         self.timeout_s = DEADLINE_DEFAULT_S
         self.line_max: "int | None" = None
+        self.syslog = False
         self.fault = ""
 
 
@@ -30,12 +32,15 @@ def parse(arguments: "list[str]") -> Options:
         name, has_value, value = argument.partition("=")
         if name == "--shell" and not has_value:
             options.mode = SHELL
+        elif name == "--syslog" and not has_value:
+            options.syslog = True
         elif name in ("--chain", "--timeout", "--prolog-line-max"):
             _take(options, name, value if has_value else next(rest, ""))
         else:
             options.fault = options.fault or f"unknown option {argument!r}"
     if options.chain and options.mode == SHELL:
         options.fault = "--chain cannot go with --shell: a prolog's directives are not sh code"
+        options.chain = None
     return options
 
 

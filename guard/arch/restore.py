@@ -6,7 +6,7 @@ JSON on stdin and stdout, one Latin-1 character for each byte.
 """
 
 import json
-import sys
+import os
 
 from guard.arch.request import Target
 from guard.base import child
@@ -17,7 +17,6 @@ from guard.base.watch import Watch
 
 # Set where Lmod is initialised, not by any module: a purge does not undo them. Lmod 8.6.19 init/bash.
 _LMOD_PLACES = (b"LMOD_CMD", b"LMOD_DIR", b"LMOD_PKG", b"LMOD_ROOT", b"MODULESHOME")
-_FALLBACK_PYTHON = "/usr/bin/python3"
 # Who must act on what the helper found.
 _HELPER_FAULTS: "dict[str, type[Fault]]" = {"lmod-unavailable": SiteFault, "modules-missing": JobFault}
 
@@ -44,7 +43,8 @@ def environment(
         "cpu": _text(now.cpu),
         "accel": now.accel and _text(now.accel),
     }
-    argv = [sys.executable or _FALLBACK_PYTHON, "-I", "-X", "utf8", file, "--restore"]
+    # The program that runs this, and not sys.executable: that obeys PYTHONEXECUTABLE, even with -I (CPython 3.11).
+    argv = [os.readlink("/proc/self/exe"), "-I", "-X", "utf8", file, "--restore"]
     try:
         helper = child.program(
             [argument.encode("utf-8", "surrogateescape") for argument in argv],

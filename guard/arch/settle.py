@@ -2,8 +2,9 @@
 """The miss path: one decision from an environment, through every stage. Order room: it only orders."""
 
 import os
+import time
 
-from guard.arch import claim, clean, decide, delta, detect, emit, request, restore
+from guard.arch import claim, clean, decide, detect, emit, request
 from guard.arch.options import Options
 from guard.base import message
 from guard.base.deadline import Deadline
@@ -27,7 +28,10 @@ def outcome(
     with Watch() as watch:
 
         def decide_now() -> "tuple[emit.Outcome, bool]":
-            return _decision(environ, options, file, deadline, watch)
+            result = _decision(environ, options, file, deadline, watch)
+            if options.syslog and result[0].message:
+                _log(result[0], environ)
+            return result
 
         if not path:
             return decide_now()[0]
@@ -54,6 +58,9 @@ def _decision(
         names, why = request.module_names(environ)
         if why:
             raise JobFault("unsafe-module-name", why)
+        # Only now: most first tasks of a step find that their target matches, and need no JSON.
+        from guard.arch import delta, restore
+
         after = restore.environment(environ, names, was, now, file, deadline, watch)
         marker = decide.label(was, now)
         changes = [*delta.between(environ, after), (RELOADED, marker)]
@@ -74,6 +81,13 @@ def _failed(
     marker = decide.label(request.loaded_target(environ), token)
     text = message.failed(node_name(environ), marker.decode("ascii"), fault.sentence())
     return _said(emit.render([(FAILED, marker)], options.mode), text)
+
+
+def _log(made: emit.Outcome, environ: "dict[bytes, bytes]") -> None:
+    from guard.arch import syslog
+
+    is_failure = FAILED + b"=" in made.directives
+    syslog.send(syslog.line(made.message, environ, is_failure, node_name(environ), time.time()))
 
 
 def node_name(environ: "dict[bytes, bytes]") -> str:

@@ -27,6 +27,8 @@ _PIECE_BYTES = 65536
 _PIECES_A_LOOK = 16
 # How often a lingering child's end of patience is looked at, in seconds.
 _LINGER_LOOK_S = 0.1
+# poll() takes milliseconds as an int; a wait without a deadline (a chained prolog's) looks again after this.
+_POLL_MAX_S = 3600.0
 _BECAUSE_OF_DEADLINE = "timeout"
 _BECAUSE_OF_SIGNAL = "terminated"
 
@@ -230,7 +232,7 @@ def _pump(children: "list[Child]", deadline: Deadline, watch: Watch, heed_stop: 
             if child._stdin:
                 poll.register(child._stdin[0], select.POLLOUT)
         lingers = any(child.status is not None for child in running)
-        poll.poll(min(left_s, _LINGER_LOOK_S if lingers else left_s) * 1000 + 1)
+        poll.poll(min(left_s, _LINGER_LOOK_S if lingers else _POLL_MAX_S) * 1000 + 1)
         for child in running:
             _read(child)
             _feed(child)

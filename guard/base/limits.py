@@ -28,7 +28,8 @@ MODULE_NAME_MAX_BYTES = 255
 DETECTOR_OUTPUT_MAX_BYTES = 65536
 # A whole environment as JSON with every byte escaped: 6 x Linux's ARG_MAX ceiling of 6 MiB, fs/exec.c.
 HELPER_OUTPUT_MAX_BYTES = 36 << 20
-# What is kept of the last line that Lmod wrote on stderr, in bytes.
+# What is kept of Lmod's stderr, and of the one line of it that a person is shown, in bytes. A print line takes 4094.
+LMOD_OUTPUT_MAX_BYTES = 65536
 LMOD_LINE_MAX_BYTES = 400
 # A chained prolog's own output, in bytes. Slurm's setenvf buffer is 256 KiB (env.c ENV_BUFSIZE); 64 of those.
 CHAIN_OUTPUT_MAX_BYTES = 16 << 20

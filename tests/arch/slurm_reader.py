@@ -54,8 +54,9 @@ def _proc_stdout(text: bytes, environ: "dict[bytes, bytes]", printed: bytearray)
                 value = equal + 1
                 while buf[equal - 1] in _ISSPACE:
                     equal -= 1
-                # The C puts NULs in at both places, so a name that starts after the `=` is empty.
-                _setenvf(environ, bytes(buf[name : max(name, equal)]), bytes(buf[value:end]))
+                # The C puts a NUL in at `equal` and one at `end`. Where nothing is before the `=`, the first of them
+                # lands in front of the name, which then begins with `=` and is the rest of the line.
+                _setenvf(environ, bytes(buf[name : equal if equal >= name else end]), bytes(buf[value:end]))
         elif buf.startswith(b"unset ", at):
             name = at + 6
             while buf[name] and buf[name] in _ISSPACE:
@@ -78,4 +79,5 @@ def _setenvf(environ: "dict[bytes, bytes]", name: bytes, value: bytes) -> None:
         return
     value = value[: _SETENVF_BUFFER - 1]
     if len(name) + len(value) + 2 < _MAX_ENV_STRLEN:
+        name, _, value = (name + b"=" + value).partition(b"=")
         environ[name] = value

@@ -10,6 +10,7 @@ GOOD = [
     (["--chain=/p", "--timeout=5", "--prolog-line-max=8000"], ("prolog", "/p", 5.0, 8000)),
     (["--timeout", "600", "--shell"], ("shell", None, 600.0, None)),
     (["--prolog-line-max", "131072"], ("prolog", None, 60.0, 131072)),
+    (["--syslog", "--shell"], ("shell", None, 60.0, None)),
 ]
 
 
@@ -25,6 +26,7 @@ BAD = [
     ["extra"],
     [""],
     ["--shell=1"],
+    ["--syslog=1"],
     ["--chain"],
     ["--chain="],
     ["--timeout"],
@@ -34,7 +36,7 @@ BAD = [
     ["--prolog-line-max", "10"],
     ["--prolog-line-max", "9" * 400],
     ["--prolog-line-max", "-5000"],
-    ["--prolog-line-max", "٥٠٠٠"],
+    ["--prolog-line-max", "\u0665\u0660\u0660\u0660"],
     ["--shell", "--chain", "/p"],
 ]
 

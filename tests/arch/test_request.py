@@ -35,8 +35,8 @@ def test_the_loaded_target_has_the_accelerator_that_was_selected_not_the_one_det
     assert request.loaded_target({**LOADED, **accel}) == Target(b"x86_64/amd/zen4", b"accel/nvidia/cc80")
 
 
-GOOD = b"""EESSI/2023.06 GCCcore/12.3.0 libstdc++/1 Xerces-C++/3.2.4-GCCcore-12.3.0 R-bundle-Bioconductor/3.18-foss-2023a-R-4.3.2
-    a/.hidden a/b/c 2to3/1 _x no_version HDF5/1.14.0+parallel""".split()
+GOOD = b"""EESSI/2023.06 GCCcore/12.3.0 libstdc++/1 Xerces-C++/3.2.4-GCCcore-12.3.0
+    R-bundle-Bioconductor/3.18-foss-2023a-R-4.3.2 a/.hidden a/b/c 2to3/1 _x no_version HDF5/1.14.0+parallel""".split()
 BAD = [
     b"",
     b"-f",

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-or-later
 # A miniature of EESSI's detector: the same calls, overrides, output and exit codes, and nothing but those are taken.
-# It writes a line per run into detector.log beside the tree, which is how tests count decisions.
+# It writes a line per run into detector.log beside the tree, which is how tests count decisions; the runs that Lmod makes
+# while the guard reloads are marked. In a subshell: a file size limit of the job kills only that.
 set -f
 here=$(dirname "$(readlink -f "$0")")
 result=best
@@ -12,7 +13,7 @@ while getopts a option; do
     esac
 done
 shift $((OPTIND - 1))
-echo "$$ $result $*" >>"$here/../../../detector.log"
+(echo "$$ $result $*${LMOD_SHORT_TIME:+ by Lmod}" >>"$here/../../../detector.log")
 
 cpupath() {
     if [ -n "$EESSI_SOFTWARE_SUBDIR_OVERRIDE" ]; then

@@ -53,16 +53,16 @@ class Tree:
         self.gpu_folder.mkdir()
         lua = (HERE / "EESSI.lua").read_text().replace("@ROOT@", str(root))
         (root / "init" / "modules" / "EESSI").mkdir(parents=True)
-        (root / "init" / "modules" / "EESSI" / f"{VERSION}.lua").write_text(lua)
+        self._write(root / "init" / "modules" / "EESSI" / f"{VERSION}.lua", lua)
         shutil.copy(HERE / "archdetect.sh", self.init / "eessi_archdetect.sh")
         (self.init / "eessi_archdetect.sh").chmod(0o755)
         targets = [f"{cpu} {flags}\n" for cpu, flags in CPU_TARGETS.items() if cpu != GENERIC]
-        (self.init / "cpu_targets").write_text("".join(targets))
+        self._write(self.init / "cpu_targets", "".join(targets))
         for name, variable, call in (
             ("cpu_wrapper.sh", "EESSI_ARCHDETECT_OPTIONS", "-a cpupath"),
             ("accel_wrapper.sh", "EESSI_ACCEL_SUBDIR", "accelpath"),
         ):
-            (self.init / name).write_text(f"export {variable}=$({self.init}/eessi_archdetect.sh {call})\n")
+            self._write(self.init / name, f"export {variable}=$({self.init}/eessi_archdetect.sh {call})\n")
         for cpu in self.cpus:
             (self.software(cpu) / "software").mkdir(parents=True)
             (self.software(cpu) / ".lmod").mkdir()
@@ -74,6 +74,9 @@ class Tree:
         """Where a target's software is; an accelerator's, as `<cpu>/accel/nvidia/cc80`, is below its CPU's."""
         return self.prefix / "software" / "linux" / cpu
 
+    def _write(self, path: Path, text: str) -> None:
+        path.write_bytes(os.fsencode(text))  # the root's name need not be UTF-8
+
     def add(self, cpu: str, name: str, needs: Iterable[str] = (), lua: str = "", paths: bool = True) -> None:
         """Adds a module for one target, with EasyBuild's paths, and a program that tells its target."""
         top = self.software(cpu)
@@ -81,7 +84,7 @@ class Tree:
         own = top / "software" / name
         (own / "bin").mkdir(parents=True, exist_ok=True)
         program = own / "bin" / short.lower()
-        program.write_text(f'#!/bin/sh\necho "{short} for {cpu}"\n')
+        self._write(program, f'#!/bin/sh\necho "{short} for {cpu}"\n')
         program.chmod(0o755)
         key = "".join(c if c.isalnum() else "_" for c in short.upper())
         text = "".join(f'depends_on("{need}")\n' for need in needs)
@@ -99,11 +102,11 @@ class Tree:
                 text += f'prepend_path("{variable}", "{own / folder}")\n'
         file = top / "modules" / "all" / f"{name}.lua"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text + lua)
+        self._write(file, text + lua)
 
     def node(self, cpu: str, accel: "str | None" = None) -> None:
         """Makes this machine a node of another kind: its CPU, and an accelerator as `8.0` for compute capability."""
-        self.cpuinfo.write_text(f"processor : 0\nflags : {CPU_TARGETS[cpu]}\n")
+        self._write(self.cpuinfo, f"processor : 0\nflags : {CPU_TARGETS[cpu]}\n")
         smi = self.gpu_folder / "nvidia-smi"
         smi.unlink(missing_ok=True)
         if accel:
@@ -117,7 +120,7 @@ class Tree:
             smi.chmod(0o755)
 
     def decisions(self) -> int:
-        """How often the detector was asked for the CPU."""
+        """How often the detector was asked for the CPU, but for Lmod's own asking in a reload by the guard."""
         log = self.root / "detector.log"
         return sum(line.endswith("cpupath\n") for line in log.open()) if log.exists() else 0
 
@@ -137,11 +140,14 @@ class Tree:
             **extra,
         }
         script = f'. "$LMOD_INIT" >/dev/null; unset LMOD_INIT\nmodule use {self.root}/init/modules\n{before}\n'
-        script += 'module load "$@" 2>&1 || exit\nexec env -0 >&3'
+        script += 'module load "$@" 2>&1\nexec env -0 >&3'
         init = lmod_init()
         assert init, "Lmod is not installed"
         environ[b"LMOD_INIT"] = os.fsencode(init)
-        return dump(["/bin/bash", "--noprofile", "--norc", "-c", script, "bash", *names], environ)
+        after = dump(["/bin/bash", "--noprofile", "--norc", "-c", script, "bash", *names], environ)
+        loaded = after.get(b"LOADEDMODULES", b"").decode().split(":")
+        assert set(names) <= set(loaded), f"asked for {names}, loaded {loaded}"
+        return after
 
     def fresh(self, environ: Mapping[bytes, bytes], names: "Iterable[str] | None" = None) -> "dict[bytes, bytes]":
         """The reference: what a user gets who types purge and load on this node, in a bash with that environment."""
