@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The report's numbers as SQL over the same files; DuckDB's dialect, and docs/report.md shows it to sites. Pure."""
 
-from guard.report import guard_line
+from guard.base import guard_line
 
 # What is read of a record. What a column does not find is NULL; a line that is no JSON is a row of NULLs.
 COLUMNS = """{

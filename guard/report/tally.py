@@ -7,7 +7,7 @@ is. Jobs are kept as 64-bit hashes: of a million jobs two share one with a chanc
 
 import time
 
-from guard.report import guard_line
+from guard.base import guard_line
 from guard.report.limits import WORST_COUNT
 from guard.scraper import decode
 

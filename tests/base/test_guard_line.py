@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guard.base import faults, message
-from guard.report import guard_line
+from guard.base import faults, guard_line, message
 
 NODES = st.text(alphabet="abcdefghijklmnopqrstuvwxyzABCXYZ0123456789-_.", min_size=1, max_size=40)
 NAMES = "abcdefghijklmnopqrstuvwxyz0123456789_.+-"
