@@ -22,7 +22,7 @@ _RECEIVER: "tuple[tuple[str, str, tuple[str, ...], str, str], ...]" = (
     ("unkept_records_total", "", (), "counter", "Refused datagrams for which the quarantine file had no room."),
     ("lines_total", "", (), "counter", "Lines handed to the spool."),
     ("joined_lines_total", "ended", ENDS, "counter", "Lines joined from partial records, by what ended them."),
-    ("joined_records_total", "", (), "counter", "Partial records that went into joined lines."),
+    ("joined_records_total", "", (), "counter", "Records taken as pieces of lines to be joined."),
     ("doubtful_lines_total", "", (), "counter", "Joined lines of steps that are known to have lost records."),
     ("drop_reports_total", "", (), "counter", "Drop reports of relay_io found in slurmd's log."),
     ("open_chains", "", (), "gauge", "Lines of which only partial records have come so far."),

@@ -64,7 +64,7 @@ class Chain:
 class Rejoin:
     """All open chains of one node's socket.
 
-    counts: how many lines were joined, by reason of their end, and `doubtful` ones, `pieces`.
+    counts: how many lines were joined, by reason of their end; `doubtful` ones; `pieces` that were taken.
     """
 
     def __init__(
@@ -100,14 +100,20 @@ class Rejoin:
         sender; now_s - monotonic.
         """
         if fields["type"] == "log":
-            if "partial" in fields or (self._join_unbuffered and "unbuffered" in fields):
-                self._add(_key(fields), fields, raw, received_ns, pid, now_s, lines)
-                return
-            if self._chains:
+            is_unbuffered = "unbuffered" in fields
+            is_piece = "partial" in fields or (is_unbuffered and self._join_unbuffered)
+            if is_piece or self._chains:
                 key = _key(fields)
-                if key in self._chains:
+                chain = self._chains.get(key)
+                if chain is not None and chain.unbuffered is not is_unbuffered:
+                    # A step is the one or the other, so this is another step under the same name.
+                    self._end(key, "new-run", lines)
+                    chain = None
+                if is_piece or chain is not None:
                     self._add(key, fields, raw, received_ns, pid, now_s, lines)
-                    self._end(key, "line", lines)
+                    # A bound may have ended it already.
+                    if not is_piece and key in self._chains:
+                        self._end(key, "line", lines)
                     return
         else:
             self._end_of(fields, lines)
@@ -194,6 +200,7 @@ class Rejoin:
             self._chains[key] = chain
         chain.body += body
         chain.pieces += 1
+        self.counts["pieces"] += 1
         chain.last_received_ns = received_ns
         chain.last_time_ns = fields["time"]
         chain.touched_s = now_s
@@ -264,7 +271,6 @@ class Rejoin:
             note["doubtful"] = True
             self.counts["doubtful"] += 1
         self.counts[reason] += 1
-        self.counts["pieces"] += chain.pieces
         lines.append(line.joined(chain.raw, body.decode("utf-8"), reason != "line" and not chain.unbuffered, note))
 
 

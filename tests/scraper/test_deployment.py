@@ -15,8 +15,8 @@ NAMES = {f"eessi_relay_scrape_{name}" for name, _ in Counters(["x"]).rows}
 
 
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
-    for path in (ROOT / "build" / "systemd").iterdir():
-        text = path.read_text().replace("/usr/local/sbin/eessi-arch-guard", "/bin/true")
+    for path in (ROOT / "build" / "systemd").glob("eessi-relay-scrape.*"):
+        text = path.read_text().replace("/usr/local/bin/eessi-arch-guard", "/bin/true")
         (tmp_path / path.name).write_text(text)
     units = sorted(str(path) for path in tmp_path.iterdir())
     done = subprocess.run(
@@ -28,7 +28,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
 
 
 def test_the_sysctl_file_sets_the_one_value() -> None:
-    (path,) = (ROOT / "build" / "sysctl").iterdir()
+    path = ROOT / "build" / "sysctl" / "90-eessi-relay.conf"
     settings = [text for text in path.read_text().splitlines() if text and not text.startswith("#")]
     assert settings == ["net.unix.max_dgram_qlen = 512"]
 

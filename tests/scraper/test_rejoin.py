@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 import json
+import os
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guard.scraper import decode, rejoin
@@ -56,6 +57,8 @@ TABLE: "list[tuple[str, list[dict[str, Any]], list[tuple[str, str]]]]" = [
     ("a new run of the same id", [P("a"), records.job("job_start", sluid="sNEW", restart_count=1)], [("a", "new-run")]),
     ("another run's step end", [P("a"), records.step("step_end", sluid="sNEW")], [("a", "new-run")]),
     ("a step that starts again", [P("a"), START], [("a", "new-run")]),
+    ("an unbuffered step under the same name", [P("a"), U("b\nc"), L("d\n")],
+     [("a", "new-run"), ("b\nc", "-"), ("d\n", "-")]),
     ("unbuffered passes when not asked for", [U("ab"), U("c\n")], [("ab", "-"), ("c\n", "-")]),
 ]  # fmt: skip
 
@@ -110,6 +113,18 @@ def test_a_line_longer_than_the_bound_is_given_in_parts_and_loses_nothing() -> N
 def test_past_the_total_the_chain_that_was_quiet_longest_is_given() -> None:
     what = [P("a" * 400), P("b" * 400, task=1), P("A" * 400), P("c" * 4000, task=2)]
     assert logs(fed(what, chains_max_bytes=6000))[0] == ("b" * 400, "chains-full")
+
+
+def test_a_last_piece_past_the_total_ends_its_own_line_and_no_more() -> None:
+    assert logs(fed([P("a" * 400), L("b" * 9000), L("c\n")], chains_max_bytes=6000)) == [
+        ("a" * 400 + "b" * 9000, "chains-full"),
+        ("c\n", "-"),
+    ]
+
+
+def test_buffered_after_unbuffered_under_the_same_name_are_two() -> None:
+    what = [U("a"), L("b\n"), P("c"), U("d\n")]
+    assert logs(fed(what, join_unbuffered=True)) == [("a", "new-run"), ("b\n", "-"), ("c", "new-run"), ("d\n", "line")]
 
 
 def test_past_the_count_the_chain_that_was_quiet_longest_is_given() -> None:
@@ -189,7 +204,7 @@ RECORDS = st.lists(
         st.builds(
             records.log,
             st.text(alphabet="ab\n\u00e9\U0001f600", max_size=8),
-            task=st.integers(0, 2),
+            task=st.integers(0, 1),
             stream=st.sampled_from(["stdout", "stderr"]),
             step_id=st.sampled_from(["0", "batch"]),
         ).flatmap(
@@ -202,17 +217,22 @@ RECORDS = st.lists(
 )
 
 
-@given(RECORDS, st.booleans(), st.integers(1, 400), st.integers(1, 4))
+@settings(max_examples=int(os.environ.get("FUZZ_CASES", "400")), deadline=None)
+@given(RECORDS, st.booleans(), st.integers(1, 400), st.integers(250, 2000), st.integers(1, 4))
 def test_no_order_of_records_loses_or_doubles_a_byte_of_any_stream(
-    what: "list[dict[str, Any]]", join_unbuffered: bool, chain_max_bytes: int, chains_max_count: int
+    what: "list[dict[str, Any]]",
+    join_unbuffered: bool,
+    chain_max_bytes: int,
+    chains_max_bytes: int,
+    chains_max_count: int,
 ) -> None:
-    chains = rejoin.Rejoin(join_unbuffered, 60.0, chain_max_bytes, 2000, chains_max_count)
+    chains = rejoin.Rejoin(join_unbuffered, 60.0, chain_max_bytes, chains_max_bytes, chains_max_count)
     lines: list[bytes] = []
     for number, fields in enumerate(what):
         raw = records.raw(fields)
         chains.push(decode.record(raw), raw, number, 77, float(number), lines)
         assert chains.count() <= chains_max_count
-        assert chains.size_bytes <= 2000
+        assert chains.size_bytes <= chains_max_bytes
     chains.expire(1e9, lines)
     assert (chains.count(), chains.size_bytes, chains._jobs) == (0, 0, {})
     given_ = [json.loads(text) for text in lines]

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.cluster import Cluster, reachable_folder
-from tests.slurm.site import USER, Site, is_running
+from tests.slurm.cluster import Cluster
+from tests.slurm.host import is_running, reachable_folder
+from tests.slurm.site import USER, Site
 
 pytestmark = pytest.mark.xdist_group("slurm")
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.slurm.cluster import Cluster, reachable_folder
+from tests.slurm.cluster import Cluster
+from tests.slurm.host import reachable_folder
 from tests.slurm.site import CPUS, LOGIN_CPU, USER, Desk, Environ, Site
 
 pytestmark = pytest.mark.xdist_group("slurm")
