@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 # `make help` lists what there is. Everything Python-made lives in .venv, everything built in dist.
 
-PYTHON ?= python3
+VENV_PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 PYZ := dist/eessi-arch-guard.pyz
-# A site's own interpreters, tried first: make pyz SITE_PYTHON="/opt/python/3.12/bin/python3"
-SITE_PYTHON ?=
+# make pyz PYTHON="/opt/python/3.12/bin/python3": a site's own interpreters, which the header then tries first.
+SITE_PYTHON := $(if $(filter command,$(firstword $(origin PYTHON))),$(PYTHON))
 WORKERS ?= 2
 PYTEST := $(VENV)/bin/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-eessi fuzz bench lint pyz repro clean
+.PHONY: FORCE help demo test test-eessi fuzz bench lint pyz repro clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
 
 $(STAMP): tests/requirements.txt
-	$(PYTHON) -m venv $(VENV)
+	$(VENV_PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r tests/requirements.txt
 	touch $@
 
@@ -35,8 +35,12 @@ test-eessi: $(PYZ) ## against EESSI's own scripts: EESSI_SCRIPTS=<checkout of so
 fuzz: $(STAMP) ## the property tests with at least 20,000 generated cases each
 	FUZZ_CASES=20000 $(PYTEST) -n $(WORKERS) tests/arch/test_emit.py tests/arch/test_chain.py
 
-bench: $(PYZ) ## the figures of docs/performance.md, as ratios on this machine
+bench: $(PYZ) ## the figures of docs/, as ratios on this machine: guard, Slurm launch, relay, scraper (as root, with Slurm)
 	$(PY) tests/bench/guard.py $(PYZ)
+	$(PY) tests/bench/slurm_launch.py $(PYZ)
+	$(PY) tests/bench/relay_worker.py
+	$(PY) tests/bench/relay_exec.py
+	$(PY) tests/bench/scraper_receive.py
 
 lint: $(STAMP) ## ruff, mypy --strict, the Python floor, shellcheck
 	$(VENV)/bin/ruff check .
@@ -47,7 +51,7 @@ lint: $(STAMP) ## ruff, mypy --strict, the Python floor, shellcheck
 
 pyz: $(PYZ) ## dist/eessi-arch-guard.pyz
 
-$(PYZ): $(STAMP) $(shell git ls-files guard build pyproject.toml)
+$(PYZ): $(STAMP) $(shell git ls-files guard build pyproject.toml) $(if $(SITE_PYTHON),FORCE)
 	$(PY) build/pyz.py $@ $(addprefix --python ,$(SITE_PYTHON))
 
 repro: $(PYZ) ## the same tree gives the same bytes: builds twice, in two folders, and compares

@@ -36,10 +36,11 @@ _LMOD_ERROR = "Lmod has detected the following error:"
 # How many missing modules are named; all the others are counted.
 _LISTED_COUNT = 5
 _WITHHELD_PREFIXES = (b"BASH_FUNC_", b"LUA_INIT")
-# "$@" is the module names. EESSI's answers about another node must not outlive the purge: with an override set since,
-# its module would prefer them (2023.06.lua, archdetect_cpu). fd 3 is ours, whatever a module prints.
+# "$@" is the module names. With an override set since the load, EESSI's answers about another node outlive the purge,
+# and its module would prefer them (2023.06.lua, archdetect_cpu). fd 3 is ours, whatever a module prints.
 _SCRIPT = b"""eval "$("$LMOD_CMD" bash --force purge)"
-unset EESSI_ARCHDETECT_OPTIONS EESSI_ACCEL_SUBDIR
+[ -z "${EESSI_ARCHDETECT_OPTIONS_OVERRIDE+x}" ] || unset EESSI_ARCHDETECT_OPTIONS
+[ -z "${EESSI_ACCELERATOR_TARGET_OVERRIDE+x}" ] || unset EESSI_ACCEL_SUBDIR
 eval "$("$LMOD_CMD" bash load "$@")"
 exec /usr/bin/env -0 >&3 3>&-
 """

@@ -215,6 +215,15 @@ def processes_with(text: str) -> "list[str]":
     return found
 
 
+def test_a_mount_that_hangs_under_the_walk_ends_at_the_deadline(pyz: Path, tree: Tree, moved: Environ) -> None:
+    strace = need_program("strace")
+    # Not for ever: strace itself waits until its delay is over, also when what it delays has been killed.
+    inject = "inject=stat,newfstatat,statx:delay_enter=6000000"
+    call = [strace, "-f", "-qq", "-o", "/dev/null", "-e", inject, "-P", str(tree.software(ZEN2) / "software")]
+    done = subprocess.run([*call, str(pyz), "--timeout", "2"], env=moved, stdout=subprocess.PIPE, timeout=120)
+    assert_failed("prolog", moved, subprocess.CompletedProcess(call, done.returncode, done.stdout, b""), "timeout")
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_detector_that_ignores_sigterm_and_leaves_a_grandchild_with_its_stdout(
     pyz: Path, tree: Tree, moved: Environ, mode: str

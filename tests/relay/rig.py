@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A node in a folder: the real daemon and workers, a scraper that keeps what it reads, and calls of `relay`."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+# As guard/__main__.py will call it.
+PROGRAM = (
+    "import posix, sys; sys.path.insert(0, sys.argv[1]); from guard.relay import main;"
+    " sys.exit(main.main(sys.argv[2:], posix.environ))"
+)
+JOB_ID = 174
+# Waits are long only where something is wrong.
+LONG_S = 30.0
+
+Record = dict[str, Any]
+
+
+def command(*arguments: str) -> "list[str]":
+    """The argv of `relay arguments...`, by the interpreter of the tests."""
+    return [sys.executable, "-I", "-S", "-c", PROGRAM, str(ROOT), *arguments]
+
+
+def need(what: str, is_there: object) -> None:
+    """Skips without `what`; in CI, which installs it, that is a failure."""
+    if not is_there:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"{what} is not installed")
+
+
+def eventually(what: "Any", timeout_s: float = LONG_S) -> None:
+    """Waits until what() is true."""
+    end_s = time.monotonic() + timeout_s
+    while not what():
+        assert time.monotonic() < end_s, "it did not happen"
+        time.sleep(0.01)
+
+
+# Reads fd 0 all the time, as the seed's receiver does, and appends each record to a file.
+READER = """
+import select, socket, sys
+bound = socket.socket(fileno=0)
+poll = select.poll()
+poll.register(bound, select.POLLIN)
+with open(sys.argv[1], "ab", buffering=1 << 20) as file:
+    while True:
+        try:
+            file.write(bound.recv(1 << 18, socket.MSG_DONTWAIT) + b"\\n")
+        except BlockingIOError:
+            if not poll.poll(20):
+                file.flush()
+                poll.poll()
+"""
+
+
+class Scraper:
+    """Bound to the socket, in a process of its own: it must read while the tests' process does not run."""
+
+    def __init__(self, path: Path, log: Path) -> None:
+        path.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bound:
+            old = os.umask(0o177)
+            bound.bind(str(path))
+            os.umask(old)
+            argv = [sys.executable, "-I", "-S", "-c", READER, str(log)]
+            self._process = subprocess.Popen(argv, stdin=bound.fileno(), start_new_session=True)
+        self.pid = self._process.pid
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait(LONG_S)
+
+
+class Rig:
+    def __init__(self) -> None:
+        # A shell that starts the tests in the background ignores these for all that comes after.
+        for number in (signal.SIGINT, signal.SIGQUIT):
+            if signal.getsignal(number) == signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
+        # Not pytest's tmp_path: a socket's path is at most 107 bytes.
+        self.base = Path(tempfile.mkdtemp(prefix="relay-"))
+        self.folder = self.base / "run"
+        self.socket = self.base / "s" / "relay-io.sock"
+        self.socket.parent.mkdir(mode=0o755)
+        self.config = self.base / "relay.conf"
+        self.log_path = self.base / "log"
+        self.records_path = self.base / "records"
+        self.records_path.touch()
+        self.node: "subprocess.Popen[bytes] | None" = None
+        self.scraper: "Scraper | None" = None
+        self._pids: "set[int]" = set()
+        self.configure()
+
+    def configure(self, default: str = "yes", parameters: str = "stepd_ring_mbytes=64", more: str = "") -> None:
+        self.config.write_text(
+            f"RelayIOPlugin=relay_io/uds_json RelayIODefaultEnabled={default}\n"
+            f"RelayIOParameters=socket={self.socket},{parameters}\n{more}\n"
+        )
+
+    def start_node(self) -> None:
+        with open(self.log_path, "ab") as log:
+            self.node = subprocess.Popen(
+                command("node", "--config", str(self.config), "--folder", str(self.folder)), stdout=log, stderr=log
+            )
+        tap = self.folder / "tap.sock"
+
+        def answers() -> bool:
+            assert self.node is not None and self.node.poll() is None, self.log()
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+                try:
+                    probe.connect(str(tap))
+                except OSError:
+                    return False
+            return True
+
+        eventually(answers)
+
+    def stop_node(self, number: int = signal.SIGTERM) -> None:
+        assert self.node
+        self.node.send_signal(number)
+        self.node.wait(LONG_S)
+
+    def start_scraper(self) -> Scraper:
+        self.scraper = Scraper(self.socket, self.records_path)
+        return self.scraper
+
+    def start(self) -> None:
+        self.start_scraper()
+        self.start_node()
+
+    def environ(self, step_id: "int | None" = None, **more: str) -> "dict[str, str]":
+        environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": str(JOB_ID), "TERM": "xterm", **more}
+        if step_id is not None:
+            environ["SLURM_STEP_ID"] = str(step_id)
+        return environ
+
+    def event(self, event: str, *options: str, job_id: int = JOB_ID, uid: "int | None" = None, **more: str) -> int:
+        """`relay event` as slurmd's Prolog or Epilog would call it on Slurm 25.11."""
+        environ = {
+            "SLURM_JOB_ID": str(job_id),
+            "SLURM_JOB_UID": str(os.getuid() if uid is None else uid),
+            "SLURM_CLUSTER_NAME": "slurm",
+            "SLURMD_NODENAME": "node1",
+            "SLURM_JOB_USER": "alice",
+            "SLURM_JOB_PARTITION": "batch",
+            "SLURM_JOB_ACCOUNT": "physics",
+            "SLURM_JOB_SLUID": "sA0SM5EFW65700",
+            "SLURM_JOB_RESTART_COUNT": "0",
+            **more,
+        }
+        return subprocess.run(
+            command("event", event, *options, "--folder", str(self.folder)),
+            env={name: value for name, value in environ.items() if value},
+            stderr=open(self.log_path, "ab"),
+        ).returncode
+
+    def exec_command(self, *arguments: str) -> "list[str]":
+        return command("exec", "--folder", str(self.folder), *arguments)
+
+    def exec(
+        self, *arguments: str, step_id: "int | None" = None, **options: "Any"
+    ) -> "subprocess.CompletedProcess[bytes]":
+        options.setdefault("env", self.environ(step_id))
+        options.setdefault("timeout", 120)
+        options.setdefault("stdout", subprocess.PIPE)
+        options.setdefault("stderr", subprocess.PIPE)
+        return subprocess.run(self.exec_command(*arguments), **options)
+
+    def records(self, kind: "str | None" = None) -> "list[Record]":
+        lines = self.records_path.read_bytes().split(b"\n")[:-1]
+        found = [json.loads(line) for line in lines]
+        return [one for one in found if kind is None or one["type"] == kind]
+
+    def kinds(self) -> "list[str]":
+        return [one["type"] for one in self.records()]
+
+    def output(self, stream: str = "stdout", task: int = 0, step_id: str = "batch") -> str:
+        """All bodies of one stream, joined."""
+        return "".join(
+            one["body"]
+            for one in self.records("log")
+            if (one["stream"], one["slurm"]["task_id_global"], one["slurm"]["step_id"]) == (stream, task, step_id)
+        )
+
+    def ended(self) -> None:
+        """Tells the job's end and waits until its record has come: then all others have."""
+        self.event("job_end")
+        eventually(lambda: b'"type":"job_end"' in self.records_path.read_bytes())
+
+    def _processes(self) -> "list[int]":
+        """Pids of whatever names this rig's folder in its arguments: daemon, workers (forks of it), taps, commands."""
+        found = []
+        mark = str(self.base).encode() + b"/"
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                if mark in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(int(pid))
+            except OSError:
+                continue
+        return found
+
+    def workers(self) -> "list[int]":
+        """Pids of the living workers."""
+        found = []
+        for pid in self._processes():
+            try:
+                if Path(f"/proc/{pid}/comm").read_bytes().startswith(b"relay "):
+                    found.append(pid)
+            except OSError:
+                continue
+        return found
+
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def close(self) -> None:
+        # The daemon first, or it would start another worker for a tap that comes back.
+        if self.node:
+            self.node.kill()
+            self.node.wait(LONG_S)
+        for pid in self._processes():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass  # it ended by itself
+        if self.scraper:
+            self.scraper.stop()
+        shutil.rmtree(self.base, ignore_errors=True)
