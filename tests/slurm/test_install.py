@@ -85,7 +85,7 @@ def reader(site: Site) -> "Iterator[Reader]":
             "/etc/slurm": f"{folder}/etc",
             "/usr/local/bin": f"{folder}/bin",
         }
-        with Cluster(own, node_count=1) as cluster:
+        with Cluster(own, [f"Epilog={site.folder}/Epilog"], node_count=1) as cluster:
             yield Reader(site, cluster, places)
 
 
