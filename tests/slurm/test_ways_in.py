@@ -44,6 +44,15 @@ class TestThePyzItself:
         assert (run.status, run.output) == ("0", "")
         assert desk.tasks()[0][b"PLAIN"] == PLAIN[b"PLAIN"]
 
+    def test_an_entry_without_a_name_is_passed_over(self, site: Site, desk: Desk, start: Environ) -> None:
+        # What Slurm makes of this line is the entry `=x=x`, which Python hands to no child; the sh header drops it.
+        site.prolog(site.script("nameless", "echo export =x"))
+        run = site.run(*ON_N1, f"--task-prolog={site.pyz}", desk.task, environ=start)
+        (task,) = desk.tasks()
+        assert task.pop(b"") == b"x=x"
+        assert differences(task, site.fresh(start, "n1")) == {}
+        assert "reloaded 5 modules" in run.output
+
     def test_verbose_says_why_it_does_nothing(self, site: Site, start: Environ) -> None:
         site.prolog(site.pyz)
         run = site.run(*ON_N1, "true", environ={**PLAIN, b"EESSI_ARCH_GUARD_VERBOSE": b"1"})
