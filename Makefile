@@ -35,14 +35,18 @@ test-eessi: $(PYZ) ## against EESSI's own scripts: EESSI_SCRIPTS=<checkout of so
 fuzz: $(STAMP) ## the property tests with at least 20,000 generated cases each
 	FUZZ_CASES=20000 $(PYTEST) -n $(WORKERS) tests/arch/test_emit.py tests/arch/test_chain.py
 
-bench: $(PYZ) ## the figures of docs/performance.md, as ratios on this machine
+bench: $(PYZ) ## the figures of docs/, as ratios on this machine: guard, Slurm launch, relay, scraper (as root, with Slurm)
 	$(PY) tests/bench/guard.py $(PYZ)
+	$(PY) tests/bench/slurm_launch.py $(PYZ)
+	$(PY) tests/bench/relay_worker.py
+	$(PY) tests/bench/relay_exec.py
+	$(PY) tests/bench/scraper_receive.py
 
 lint: $(STAMP) ## ruff, mypy --strict, the Python floor, shellcheck
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/vermin --quiet --no-tips --target=3.9- --violations guard
+	$(VENV)/bin/vermin --quiet --no-tips --target=3.9- --violations --exclude tomllib guard
 	git ls-files -z '*.sh' .ci/run | xargs -0 -r shellcheck
 
 pyz: $(PYZ) ## dist/eessi-arch-guard.pyz

@@ -39,13 +39,14 @@ case ${LD_PRELOAD+x} in x)
     unset LD_PRELOAD
     ;;
 esac
+boot='@BOOT@'
 # For EESSI's compatibility layer, which is the last that is tried: this machine's family.
 family=none
 test -e /lib64/ld-linux-x86-64.so.2 && family=x86_64
 test -e /lib/ld-linux-aarch64.so.1 && family=aarch64
 test -e /lib/ld-linux-riscv64-lp64d.so.1 && family=riscv64
 # The guard tells the job itself what a signal stopped; this sh only has to last as long.
-trap : HUP INT TERM
+case $call in guard | chain) trap : HUP INT TERM ;; esac
 why='no Python from 3.9 on was found'
 for python in @PYTHON@ /usr/bin/python3.14 /usr/bin/python3.13 /usr/bin/python3.12 /usr/bin/python3.11 \
     /usr/bin/python3.10 /usr/bin/python3.9 \
@@ -53,8 +54,10 @@ for python in @PYTHON@ /usr/bin/python3.14 /usr/bin/python3.13 /usr/bin/python3.
     /cvmfs/software.eessi.io/versions/2023.06/compat/linux/"$family"/usr/bin/python3; do
     test -f "$python" || continue
     test -x "$python" || continue
+    # What is not a prolog's is what it is: its status, its death by a signal, its pid.
+    case $call in other) exec "$python" -I -S -c "$boot" "$0" "$@" ;; esac
     # No exec: should this Python die (a library for another CPU, no memory), the task must not.
-    "$python" -I -S -c '@BOOT@' "$0" "$@"
+    "$python" -I -S -c "$boot" "$0" "$@"
     status=$?
     why="$python ended with status $status"
     case $call,$status in

@@ -16,6 +16,8 @@ USAGE = """usage: eessi-arch-guard                   as Slurm's TaskProlog: dire
        eessi-arch-guard --shell           sh code, for: eval "$(eessi-arch-guard --shell)"
        eessi-arch-guard --check [--json]  what the guard sees on this node and would do
        eessi-arch-guard --clean           in Epilog or TaskEpilog: removes this job's files
+       eessi-arch-guard relay node | exec | event | check     the producing side, where Slurm has no relay_io
+       eessi-arch-guard relay scrape | report                 the reading side
        eessi-arch-guard --version | --help
 modifiers of the first three: --timeout SECONDS  --prolog-line-max BYTES  --syslog
 """
@@ -39,6 +41,8 @@ def main(arguments: "list[str]", environ: "dict[bytes, bytes]", file: str) -> in
         from guard.arch import clean
 
         return clean.main(environ)
+    if first == "relay":
+        return _relay(arguments[1:], environ)
     if first in ("--version", "--help"):
         from guard import __version__
 
@@ -49,6 +53,21 @@ def main(arguments: "list[str]", environ: "dict[bytes, bytes]", file: str) -> in
 
     guard.hold_standard_fds()
     return guard.run(options.parse(arguments), environ, file)
+
+
+def _relay(arguments: "list[str]", environ: "dict[bytes, bytes]") -> int:
+    word = arguments[0] if arguments else ""
+    if word == "scrape":
+        from guard.scraper import main as scraper
+
+        return scraper.main(arguments[1:], environ)
+    if word == "report":
+        from guard.report import main as report
+
+        return report.main(arguments[1:], environ)
+    from guard.relay import main as relay
+
+    return relay.main(arguments, environ)
 
 
 # What the .pyz's header keeps from this interpreter's own start (build/header.sh), and gives back here.

@@ -12,7 +12,7 @@ import pytest
 from tests.eessi.tree import Tree, lmod_init
 
 ROOT = Path(__file__).parent.parent
-PYZ = ROOT / "dist" / "eessi-arch-guard.pyz"
+PYZ = Path(os.environ.get("EESSI_ARCH_GUARD_PYZ") or ROOT / "dist" / "eessi-arch-guard.pyz")
 
 
 def need(what: str, is_there: object) -> None:

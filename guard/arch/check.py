@@ -10,7 +10,7 @@ import sys
 
 from guard import __version__
 from guard.arch import cache, decide, delta, detect, emit, request, restore
-from guard.arch.options import PROLOG
+from guard.arch.options import PROLOG, Options, parse
 from guard.base.deadline import Deadline
 from guard.base.faults import Fault, JobFault
 from guard.base.limits import SLURM_ENTRY_MAX_BYTES
@@ -21,18 +21,20 @@ _LONGEST_COUNT = 10
 
 def main(arguments: "list[str]", environ: "dict[bytes, bytes]", file: str) -> int:
     """Prints the report and gives 0 when all is well, 1 when something is to be fixed, 2 for a wrong call."""
-    if arguments not in ([], ["--json"]):
-        print("usage: eessi-arch-guard --check [--json]", file=sys.stderr)
+    is_json = "--json" in arguments
+    options = parse([argument for argument in arguments if argument != "--json"])
+    if options.fault or options.chain or options.mode != PROLOG:
+        print(f"usage: eessi-arch-guard --check [--json], with the site's modifiers; {options.fault}", file=sys.stderr)
         return 2
-    found = report(environ, file)
-    print(json.dumps(found, indent=2) if arguments else as_text(found))
+    found = report(environ, options, file)
+    print(json.dumps(found, indent=2) if is_json else as_text(found))
     return 1 if found["fix"] else 0
 
 
-def report(environ: "dict[bytes, bytes]", file: str) -> "dict[str, object]":
+def report(environ: "dict[bytes, bytes]", options: Options, file: str) -> "dict[str, object]":
     """Everything as plain values; bytes of the environment as text for a person. `fix` is "" when all is well."""
-    line_max = emit.line_max_bytes(environ, None)
-    seconds, remark = request.deadline_s(environ)
+    line_max = emit.line_max_bytes(environ, options.line_max)
+    seconds, remark = request.deadline_s(environ, options.timeout_s)
     lmod = _text(environ.get(b"LMOD_CMD", b""))
     found: dict[str, object] = {
         "guard": f"{__version__} at {file}",

@@ -73,6 +73,8 @@ USER_WORKERS_MOST_PER_JOB_COUNT = 64
 TOLD_MOST_COUNT = 100
 # How long a numbered step waits for another `relay exec` after its last one, in s.
 STEP_LINGER_S = 5.0
+# How often a worker that only waits for its job's end looks whether it can still be told of it, in s.
+LONELY_LOOK_S = 60.0
 # How long job_end waits for the job's workers to finish, in s: their drain and a little.
 JOB_END_WAIT_S = DRAIN_S + 2.0
 

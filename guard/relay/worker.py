@@ -119,7 +119,7 @@ class _Worker:
             # With nothing to read there is time to wait for the scraper; with something, _read_tap() is followed by it.
             self._pump(0 if ready else limits.PATIENCE_MS)
             if not ready:
-                next_ms = min(self._end_ms, self._sender.next_ms())
+                next_ms = min(self._end_ms, self._sender.next_ms(), self._look_ms())
                 ready = self._poll.poll(max(0.0, next_ms - _now_ms()) / 1000 if next_ms < float("inf") else None)
             for fd, _ in ready:
                 if fd in self._taps:
@@ -131,6 +131,14 @@ class _Worker:
                     self._accept()
                 elif fd == self._watch.fd:
                     self._watch.drain()
+
+    def _look_ms(self) -> float:
+        """When to look again whether a worker without taps can still be found; ends one that cannot."""
+        if self._taps or self._end_ms < float("inf"):
+            return float("inf")
+        if not os.path.exists(self._plan.names[0]):
+            self._end_ms = 0  # its job's folder is gone: nobody will ever tell it of the end
+        return min(self._end_ms, _now_ms() + limits.LONELY_LOOK_S * 1000)
 
     def finish(self) -> None:
         """Nobody finds this worker any more; what is held becomes records; step_end; drain."""

@@ -62,7 +62,10 @@ PIECES = st.sampled_from(
 @given(st.lists(PIECES, max_size=14).map(b"".join), st.sampled_from([WHOLE, FGETS]))
 def test_what_is_applied_is_what_the_model_of_slurm_applies(output: bytes, generation: str) -> None:
     line_max = None if generation == WHOLE else 4094
-    assert chain.applied(BEFORE, output, line_max) == slurm_reader.applied(BEFORE, output, generation)[0]
+    after = slurm_reader.applied(BEFORE, output, generation)[0]
+    # `export =x` makes an entry `=x=x`: no sh hands that on to the guard, and no Python to a child.
+    after.pop(b"", None)
+    assert chain.applied(BEFORE, output, line_max) == after
 
 
 @pytest.fixture

@@ -83,9 +83,12 @@ def test_values_that_do_not_fit_this_slurm_are_marked(pyz: Path, tree: Tree) -> 
     assert done.returncode == 1
     assert not found["longest"][0]["fits"]
     assert "--prolog-line-max" in found["fix"]
+    told = json.loads(check(pyz, environ, "--json", "--prolog-line-max=100000").stdout)
+    assert (told["fix"], told["line_max_bytes"]) == ("", 100000)
     newer = json.loads(check(pyz, {**environ, b"SLURM_JOB_START_TIME": b"1"}, "--json").stdout)
     assert (newer["fix"], newer["line_max_bytes"], newer["longest"][0]["fits"]) == ("", None, True)
 
 
 def test_a_wrong_call_is_status_2(pyz: Path) -> None:
-    assert check(pyz, {}, "--what").returncode == 2
+    for call in (["--what"], ["--shell"], ["--chain", "/x"], ["--timeout", "0"]):
+        assert check(pyz, {}, *call).returncode == 2

@@ -432,7 +432,7 @@ def test_clean_takes_away_what_the_steps_of_a_job_left(node: Node) -> None:
 def test_a_cached_answer_imports_few_modules(node: Node) -> None:
     assert_good(node.call(os.getuid()))
     # What the header gives to Python, with a look at the modules where the process would end.
-    boot = re.search(r"-I -S -c '(.*?)' \"\$0\"", node.pyz.read_bytes()[:8192].decode("latin-1"), re.DOTALL)
+    boot = re.search(r"\nboot='(.*?)'\n", node.pyz.read_bytes()[:8192].decode("latin-1"), re.DOTALL)
     assert boot
     probe = "import sys; before = set(sys.modules)\n" + boot[1].replace(
         "\nstart()",

@@ -18,7 +18,8 @@ if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from tests.bench.measure import Cost, Environ, heading, once, paired, row
-from tests.slurm.cluster import Cluster, reachable_folder
+from tests.slurm.cluster import Cluster
+from tests.slurm.host import reachable_folder
 from tests.slurm.site import MATCHING, USER, Site, running
 
 WRAPPER = Path(__file__).resolve().parent.parent.parent / "build" / "taskprolog.sh"

@@ -201,16 +201,25 @@ class Rig:
         self.event("job_end")
         eventually(lambda: b'"type":"job_end"' in self.records_path.read_bytes())
 
-    def workers(self) -> "list[int]":
-        """Pids of the daemon's workers, living ones: of this folder, since their cmdline is the daemon's."""
+    def _processes(self) -> "list[int]":
+        """Pids of whatever names this rig's folder in its arguments: daemon, workers (forks of it), taps, commands."""
         found = []
-        mark = str(self.folder).encode()
+        mark = str(self.base).encode() + b"/"
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
-                if mark in Path(f"/proc/{pid}/cmdline").read_bytes() and Path(
-                    f"/proc/{pid}/comm"
-                ).read_bytes().startswith(b"relay "):
+                if mark in Path(f"/proc/{pid}/cmdline").read_bytes():
                     found.append(int(pid))
+            except OSError:
+                continue
+        return found
+
+    def workers(self) -> "list[int]":
+        """Pids of the living workers."""
+        found = []
+        for pid in self._processes():
+            try:
+                if Path(f"/proc/{pid}/comm").read_bytes().startswith(b"relay "):
+                    found.append(pid)
             except OSError:
                 continue
         return found
@@ -219,14 +228,15 @@ class Rig:
         return self.log_path.read_text(errors="replace")
 
     def close(self) -> None:
-        for pid in [*self.workers(), *([self.node.pid] if self.node else [])]:
-            for number in (signal.SIGCONT, signal.SIGKILL):
-                try:
-                    os.kill(pid, number)
-                except OSError:
-                    pass
+        # The daemon first, or it would start another worker for a tap that comes back.
         if self.node:
+            self.node.kill()
             self.node.wait(LONG_S)
+        for pid in self._processes():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass  # it ended by itself
         if self.scraper:
             self.scraper.stop()
         shutil.rmtree(self.base, ignore_errors=True)

@@ -3,6 +3,8 @@
 
 import os
 import random
+import shutil
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -274,6 +276,19 @@ def test_a_tap_of_a_worker_that_ends_is_let_go_before_the_drain(rig: Rig) -> Non
     assert other.answer["code"] == b"0"
     rig.scraper.signal(18)
     eventually(lambda: rig.kinds().count("log") == 2000)
+
+
+def test_a_worker_that_nobody_can_find_any_more_ends(node: Rig) -> None:
+    assert node.exec("--", "echo", "hi").returncode == 0
+    (worker,) = node.workers()
+    node.stop_node(signal.SIGKILL)
+    os.kill(worker, signal.SIGCHLD)  # makes it look now, not within the minute
+    eventually(lambda: node.records("log"))
+    assert node.workers() == [worker]
+    shutil.rmtree(node.folder / "jobs")
+    os.kill(worker, signal.SIGCHLD)
+    eventually(lambda: node.workers() == [])
+    eventually(lambda: node.kinds()[-1] == "step_end")
 
 
 def test_without_a_scraper_the_worker_drops_the_oldest_and_tells(rig: Rig) -> None:

@@ -13,15 +13,13 @@ import secrets
 import shutil
 import socket
 import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from tests.slurm import host
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "salloc", "scontrol")
-# Below the kernel's range for outgoing connections (ip_local_port_range), so that none of those is in the way.
-_PORTS = range(20000, 32000)
 # So that jobs of two clusters on one machine have their own names in /tmp; MaxJobId is 67,043,327.
 _JOB_IDS = (1000, 60_000_000)
 _START_WAIT_S = 60.0
@@ -68,7 +66,7 @@ class Cluster:
     """
 
     def __init__(self, folder: Path, lines: Iterable[str] = (), node_count: int = 4, node_cpus_count: int = 64) -> None:
-        """folder - empty, as reachable_folder gives it; lines - more for slurm.conf."""
+        """folder - empty, as host.reachable_folder gives it; lines - more for slurm.conf."""
         self.folder = folder
         self.conf = folder / "slurm.conf"
         self.nodes = tuple(f"n{number}" for number in range(1, node_count + 1))
@@ -141,7 +139,7 @@ class Cluster:
         try:
             output, error = process.communicate(timeout=timeout_s)
         except BaseException as caught:
-            shown = self.command("ps", "-u", user, "-o", "pid,ppid,stat,etime,wchan:20,args", check=False)
+            shown = host.processes(pwd.getpwnam(user).pw_uid)
             process.kill()
             output, error = process.communicate()
             if isinstance(caught, subprocess.TimeoutExpired):
@@ -219,15 +217,15 @@ class Cluster:
         )
 
     def _configure(self) -> None:
-        ports = _free_ports(len(self.nodes) + 1)
-        host = socket.gethostname().partition(".")[0]
+        ports = host.free_ports(len(self.nodes) + 1)
+        name = socket.gethostname().partition(".")[0]
         self._base = [
             *_CONF.format(
-                host=host, port=ports.pop(), folder=self.folder, job_id=random.randrange(*_JOB_IDS)
+                host=name, port=ports.pop(), folder=self.folder, job_id=random.randrange(*_JOB_IDS)
             ).splitlines()
         ]
         self._base += [
-            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port}"
+            f"NodeName={node} NodeHostname={name} NodeAddr=127.0.0.1 Port={port}"
             f" CPUs={self._node_cpus_count} RealMemory=4000 State=UNKNOWN"
             for node, port in zip(self.nodes, ports)
         ]
@@ -267,26 +265,3 @@ class Cluster:
             while not self._is_idle() and time.monotonic() < until_s:
                 time.sleep(_LOOK_S)
         return [path.name for path in self.folder.glob("spool/*/*_*.*") if path.is_socket()]
-
-
-@contextmanager
-def reachable_folder() -> "Iterator[Path]":
-    """A folder that every user can reach, with a short name, until the end of the context: pytest's are neither."""
-    with tempfile.TemporaryDirectory(prefix="slurm-", dir="/tmp") as made:
-        os.chmod(made, 0o755)
-        yield Path(made)
-
-
-def _free_ports(count: int) -> "list[int]":
-    """count ports that nobody listens on now."""
-    ports: list[int] = []
-    for port in random.sample(_PORTS, len(_PORTS)):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("", port))
-            except OSError:
-                continue
-        ports.append(port)
-        if len(ports) == count:
-            return ports
-    raise RuntimeError("no free ports")

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.eessi import tree as eessi
-from tests.slurm.cluster import Cluster, reachable_folder
+from tests.slurm.cluster import Cluster
+from tests.slurm.host import reachable_folder
 
 USER = "eessi-guard-test"
 CPUS = {"n1": eessi.HASWELL, "n2": eessi.ZEN2, "n3": eessi.ZEN4, "n4": eessi.GENERIC}
@@ -247,14 +248,6 @@ def running(pyz: Path) -> "Iterator[Site]":
         lines = [f"TaskProlog={place}/TaskProlog", f"Epilog={place}/Epilog", "LaunchParameters=use_interactive_step"]
         with Cluster(own, lines, node_count=len(CPUS) + 1) as cluster:
             yield Site(cluster, place, pyz)
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process is there and not just waiting for its parent to notice its end."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def parsed(data: bytes) -> Environ:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.cluster import Cluster, reachable_folder
-from tests.slurm.site import USER, Site, is_running
+from tests.slurm.cluster import Cluster
+from tests.slurm.host import is_running, reachable_folder
+from tests.slurm.site import USER, Site
 
 pytestmark = pytest.mark.xdist_group("slurm")
 
@@ -29,7 +30,7 @@ def test_a_second_cluster_runs_beside_the_first_and_ends_alone(site: Site) -> No
     assert site.run("srun", "-w", "n1", "true").status == "0"
 
 
-def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing() -> None:
+def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing(site: Site) -> None:
     with reachable_folder() as folder:
         broken = Cluster(folder, ["ThisIsNoOption=1"], node_count=1)
         with pytest.raises(RuntimeError, match="ThisIsNoOption"), broken:

@@ -12,7 +12,8 @@ import pytest
 
 from guard.base.faults import SENTENCES
 from tests.eessi import tree as eessi
-from tests.slurm.site import CPUS, LOGIN_CPU, USER, Desk, Environ, Site, differences, is_running
+from tests.slurm.host import is_running
+from tests.slurm.site import CPUS, LOGIN_CPU, USER, Desk, Environ, Site, differences
 
 pytestmark = pytest.mark.xdist_group("slurm")
 

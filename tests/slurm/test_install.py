@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.slurm.cluster import Cluster, reachable_folder
+from tests.slurm.cluster import Cluster
+from tests.slurm.host import reachable_folder
 from tests.slurm.site import CPUS, LOGIN_CPU, USER, Desk, Environ, Site
 
 pytestmark = pytest.mark.xdist_group("slurm")
@@ -84,7 +85,7 @@ def reader(site: Site) -> "Iterator[Reader]":
             "/etc/slurm": f"{folder}/etc",
             "/usr/local/bin": f"{folder}/bin",
         }
-        with Cluster(own, node_count=1) as cluster:
+        with Cluster(own, [f"Epilog={site.folder}/Epilog"], node_count=1) as cluster:
             yield Reader(site, cluster, places)
 
 

@@ -3,7 +3,8 @@
 
 import pytest
 
-from tests.slurm.site import Overdue, Site, is_running
+from tests.slurm.host import is_running
+from tests.slurm.site import Overdue, Site
 
 pytestmark = pytest.mark.xdist_group("slurm")
 

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What is new in a log that somebody else writes and rotates, whole lines, never waiting. World room."""
+
+import os
+
+from guard.scraper.limits import LOG_LINE_MAX_BYTES, LOG_LOOK_BYTES
+
+
+class Tail:
+    """Follows a path from its present end on; after a rotation it reads the old file to its end, then the new one."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._rest = b""
+        self._fd = self._opened()
+        if self._fd >= 0:
+            os.lseek(self._fd, 0, os.SEEK_END)
+
+    def lines(self) -> "list[bytes]":
+        """The lines that came since the last look, at most LOG_LOOK_BYTES, each cut to LOG_LINE_MAX_BYTES."""
+        data = self._read()
+        if not data and self._is_replaced():
+            if self._fd >= 0:
+                os.close(self._fd)
+            self._fd = self._opened()
+            data = self._read()
+        *whole, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[:LOG_LINE_MAX_BYTES]
+        return [line[:LOG_LINE_MAX_BYTES] for line in whole]
+
+    def close(self) -> None:
+        """Closes the log."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+    def _read(self) -> bytes:
+        if self._fd < 0:
+            return b""
+        try:
+            if os.fstat(self._fd).st_size < os.lseek(self._fd, 0, os.SEEK_CUR):
+                os.lseek(self._fd, 0, os.SEEK_SET)  # copytruncate
+            return os.read(self._fd, LOG_LOOK_BYTES)
+        except OSError:
+            return b""
+
+    def _is_replaced(self) -> bool:
+        try:
+            there = os.stat(self._path)
+        except OSError:
+            return False
+        if self._fd < 0:
+            return True
+        ours = os.fstat(self._fd)
+        return (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino)
+
+    def _opened(self) -> int:
+        try:
+            return os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return -1

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a cluster needs of the machine that it runs on: a folder, ports, a look at processes."""
+
+import os
+import random
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+# Below the kernel's range for outgoing connections (ip_local_port_range), so that none of those is in the way.
+_PORTS = range(20000, 32000)
+
+
+@contextmanager
+def reachable_folder() -> "Iterator[Path]":
+    """A folder that every user can reach, with a short name, until the end of the context: pytest's are neither."""
+    with tempfile.TemporaryDirectory(prefix="slurm-", dir="/tmp") as made:
+        os.chmod(made, 0o755)
+        yield Path(made)
+
+
+def processes(uid: int) -> str:
+    """What a user has running, a line each: pid, what it waits for in the kernel, its command."""
+    lines = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if folder.stat().st_uid == uid:
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                lines.append(f"{folder.name} {(folder / 'wchan').read_text()} {command[:200]}")
+        except OSError:
+            pass  # it has ended meanwhile
+    return "\n".join(lines)
+
+
+def free_ports(count: int) -> "list[int]":
+    """count ports that nobody listens on now."""
+    ports: list[int] = []
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+        ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise RuntimeError("no free ports")
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and not just waiting for its parent to notice its end."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
