@@ -33,7 +33,7 @@ struct copier {
 	struct link link;
 	struct handover handover;
 	void (*log)(const char *sentence);
-	bool is_batch, has_tasks;
+	bool is_batch;
 	/* The thread's own. Two streams for each task of the step; those that tasks have given come first. */
 	struct stream *streams;
 	size_t stream_count;
@@ -210,7 +210,7 @@ static void take_tasks(struct copier *copier)
 		for (int i = 0; i < task.count; i++)
 			add(copier, &task, &task.streams[i]);
 	if (got < 0)
-		copier->has_tasks = false;
+		handover_close_ours(&copier->handover);
 }
 
 static bool is_of(const struct stream *stream, uint32_t task)
@@ -313,7 +313,7 @@ static void look(struct copier *copier, bool is_asked)
 	struct pollfd *polls = copier->polls;
 
 	polls[0] = (struct pollfd){.fd = copier->wake, .events = POLLIN};
-	polls[1] = (struct pollfd){.fd = copier->has_tasks ? copier->handover.ours : -1, .events = POLLIN};
+	polls[1] = (struct pollfd){.fd = copier->handover.ours, .events = POLLIN};
 	polls[2] = (struct pollfd){.fd = copier->link.fd, .events = POLLIN};
 	if (copier->link.wants_write)
 		polls[2].events |= POLLOUT;
@@ -475,7 +475,6 @@ struct copier *copier_start(const char *path, const struct fields *hello, uint32
 	copier->handover.ours = copier->handover.tasks = copier->wake = -1;
 	copier->log = log;
 	copier->is_batch = is_batch;
-	copier->has_tasks = true;
 	copier->srun_left_ms = SRUN_MS;
 	pthread_mutex_init(&copier->lock, NULL);
 	pthread_condattr_init(&attributes);

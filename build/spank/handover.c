@@ -224,12 +224,17 @@ void handover_close_tasks(struct handover *handover)
 	handover->tasks = -1;
 }
 
-void handover_close(struct handover *handover)
+void handover_close_ours(struct handover *handover)
 {
-	handover_close_tasks(handover);
 	if (handover->ours >= 0)
 		close(handover->ours);
 	handover->ours = -1;
+}
+
+void handover_close(struct handover *handover)
+{
+	handover_close_tasks(handover);
+	handover_close_ours(handover);
 	if (handover->states)
 		munmap(handover->states, handover->task_count * sizeof(uint32_t));
 	handover->states = NULL;

@@ -40,8 +40,9 @@ bool handover_give(const struct handover *handover, uint32_t local, uint32_t glo
 /* In slurmstepd: the next task's streams. 1: taken; 0: nothing is there; -1: no task is left that could give any. */
 int handover_take(const struct handover *handover, struct taken_task *task);
 
-/* Closes what is open. */
+/* Closes what is open: one end, or all. */
 void handover_close_tasks(struct handover *handover);
+void handover_close_ours(struct handover *handover);
 void handover_close(struct handover *handover);
 
 #endif

@@ -6,6 +6,7 @@ starts wait in its backlog, and a daemon that was restarted finds every living w
 """
 
 import os
+import signal
 import socket
 
 from guard.relay import frames, worker
@@ -107,6 +108,7 @@ def _become(listener: "socket.socket", plan: worker.Plan, log: "Callable[[str], 
     status = 1
     try:
         os.setsid()
+        signal.set_wakeup_fd(-1)  # the daemon's, closed below: the worker's own Watch would put it back at its end
         with open("/proc/self/comm", "wb") as file:
             file.write(title)  # what ps shows: 15 bytes, Linux TASK_COMM_LEN
         for name in os.listdir("/proc/self/fd"):

@@ -142,6 +142,12 @@ def test_job_end_comes_after_the_last_record_of_its_steps(node: Rig) -> None:
     assert (kinds.count("log"), kinds.count("step_end")) == (10, 5)
 
 
+def test_a_step_that_goes_well_leaves_no_line_in_the_log(node: Rig) -> None:
+    assert node.exec("--", "echo", "fine").returncode == 0
+    node.ended()
+    assert [line for line in node.log().splitlines() if "relaying job output to" not in line] == []
+
+
 def test_job_end_does_not_wait_for_ever_for_a_worker_that_hangs(node: Rig) -> None:
     Wire(node)
     (worker,) = node.workers()

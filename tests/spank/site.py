@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.relay.rig import ROOT, Record, Rig, eventually
-from tests.slurm.cluster import Cluster, reachable_folder
+from tests.slurm.cluster import Cluster
+from tests.slurm.host import reachable_folder
 from tests.slurm.site import USER
 
 NODES = ("n1", "n2", "n3", "n4")
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
 # Tells what ends it.
-LONG_JOB = "trap 'echo got TERM; exit 4' TERM; trap 'echo got USR1; exit 10' USR1; echo begun; sleep 600 & wait"
+LONG_JOB = "trap 'echo got TERM; exit 4' TERM; trap 'echo got USR1; exit 10' USR1; echo begun; while :; do sleep 0.1; done"
 # In slurmd's log, for each stream of a step whose relay was given up.
 LOST = "relay lost "
 
@@ -99,15 +100,17 @@ class Relayed:
             found[:] = [one for one in rig.records() if one["slurm"]["job_id"] == int(job_id)]
             return bool(found) and found[-1]["type"] == "job_end"
 
-        eventually(has_ended)
+        try:
+            eventually(has_ended)
+        except AssertionError:
+            print("FOUND", found[:3], found[-3:], len(found), rig.log(), self.log(node)[-1500:])
+            raise
         return found
 
-    def is_silent(self, job_id: "str | int", *nodes: str) -> bool:
-        """Whether no record of a job that has ended came, on any node."""
-        self.cluster.wait_idle()  # its Epilog is through
-        return not any(
-            one["slurm"]["job_id"] == int(job_id) for name in nodes or NODES for one in self.rigs[name].records()
-        )
+    def is_silent(self, job_id: "str | int", node: str = "n1") -> bool:
+        """Whether no record of a job that has ended came on a node."""
+        self.cluster.wait_idle(node)  # its Epilog is through
+        return not any(one["slurm"]["job_id"] == int(job_id) for one in self.rigs[node].records())
 
     def log(self, node: str = "n1") -> str:
         """What slurmd and its slurmstepds have logged."""

@@ -2,6 +2,7 @@
 """Jobs: what begins and ends them, what they ask for, who they are."""
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ _BEGINNINGS = ("job_start", "step_start", "step_end", "job_end")
 
 
 def _same(ran: Ran) -> bytes:
-    """A job's file without its id and times."""
-    return re.sub(rb"[0-9]+(-[0-9]+-[0-9T:]+)?", b"N", ran.output)
+    """The lines of a job's file without its id and times. Of stdout and stderr in one file no order is promised."""
+    return b"".join(sorted(re.sub(rb"[0-9]+(-[0-9]+-[0-9T:]+)?", b"N", ran.output).splitlines(keepends=True)))
 
 
 def _begun(relayed: Relayed, wish: str, *options: str) -> "tuple[str, Path]":
@@ -27,16 +28,16 @@ def _begun(relayed: Relayed, wish: str, *options: str) -> "tuple[str, Path]":
 
 
 @pytest.mark.parametrize(
-    ("how", "status", "said"),
+    ("how", "said"),
     [
-        (["scancel"], "0:15", "begun\n"),
-        (["scancel", "--full"], "4:0", "begun\ngot TERM\n"),
-        (["scancel", "-b", "-s", "USR1"], "10:0", "begun\ngot USR1\n"),
-        (["scancel", "-b", "-s", "KILL"], "0:9", "begun\n"),
+        (["scancel"], "begun\ngot TERM\n"),
+        (["scancel", "--full"], "begun\ngot TERM\n"),
+        (["scancel", "-b", "-s", "USR1"], "begun\ngot USR1\n"),
+        (["scancel", "-b", "-s", "KILL"], "begun\n"),
     ],
 )
 def test_a_job_that_is_signalled_ends_as_it_would(
-    relayed: Relayed, how: "list[str]", status: str, said: str
+    relayed: Relayed, how: "list[str]", said: str
 ) -> None:
     ended = {}
     for wish in ("no", "yes"):
@@ -45,10 +46,8 @@ def test_a_job_that_is_signalled_ends_as_it_would(
         ended[wish] = relayed.ended(job_id, folder)
     assert ended["yes"].status == ended["no"].status
     assert _same(ended["yes"]) == _same(ended["no"])
-    # Slurmstepd's own lines ("*** JOB 7 ON n1 CANCELLED ***") go to the file only.
-    told = output(relayed.records(ended["yes"].job_id)).decode()
-    own = [line for line in ended["yes"].output.decode().splitlines(True) if not line.startswith("slurmstepd")]
-    assert told == "".join(own)
+    # Not slurmstepd's own lines ("*** JOB 7 ON n1 CANCELLED ***"): they go to the file only.
+    assert output(relayed.records(ended["yes"].job_id)).decode() == said
 
 
 def test_a_requeued_job_begins_anew_with_its_restart_count(relayed: Relayed) -> None:
@@ -57,6 +56,9 @@ def test_a_requeued_job_begins_anew_with_its_restart_count(relayed: Relayed) -> 
     )
     eventually(lambda: (folder / "out").exists() and b"run 0" in (folder / "out").read_bytes())
     relayed.cluster.command("scontrol", "requeue", job_id)
+    relayed.records(job_id)
+    # Slurm waits two minutes. Within the same second slurmd takes it for the same run, and runs no prolog.
+    time.sleep(2)
 
     def runs_again() -> bool:
         relayed.cluster.command("scontrol", "update", f"JobId={job_id}", "StartTime=now", check=False)
@@ -152,7 +154,7 @@ def test_the_job_is_settled_at_its_start_and_a_step_can_only_leave_itself_out(
     ran = relayed.batch(_STEPS, f"-w{node}", *wish)
     assert ran.output.decode() == "".join(f"step {number}\n" for number in range(5))
     if not is_relayed:
-        assert relayed.is_silent(ran.job_id)
+        assert relayed.is_silent(ran.job_id, node)
         return
     records = relayed.records(ran.job_id, node)
     steps = {step: output(records, step_id=step) for step in ("batch", "0", "1", "2", "3", "4")}
@@ -180,7 +182,7 @@ def test_a_default_that_changes_does_not_split_a_running_job(relayed: Relayed, b
     assert output(records) == ran.output == b"before\nafter\n"
     assert output(records, step_id="0") == b"after\n"
     later = relayed.batch("echo later", "-wn2")
-    assert relayed.is_silent(later.job_id)
+    assert relayed.is_silent(later.job_id, by_default)
 
 
 def test_a_user_cannot_choose_who_the_records_say_it_is(relayed: Relayed) -> None:
@@ -210,30 +212,22 @@ def test_a_job_whose_prolog_fails_has_a_start_and_an_end(relayed: Relayed) -> No
         relayed.cluster.wait_idle("n3")
 
 
-def _stepd_fds(job_id: str) -> int:
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if re.match(rb"slurmstepd\S*: \[%s\.0\]" % job_id.encode(), path.read_bytes()):
-                return len(list((path.parent / "fd").iterdir()))
-        except OSError:
-            continue
-    raise AssertionError(f"no slurmstepd of {job_id}")
-
-
 def test_64_tasks_are_relayed_for_four_descriptors_each(relayed: Relayed) -> None:
     counts = {}
     for wish in ("no", "yes"):
         folder = relayed.folder()
         text = (
-            f"echo $SLURM_JOB_ID >{folder}/id.$SLURM_PROCID; until [ -e {folder}/go ]; do sleep 0.2; done;"
+            f"echo $SLURM_JOB_ID $PPID >{folder}/id.$SLURM_PROCID; until [ -e {folder}/go ]; do sleep 0.2; done;"
             " seq -f $SLURM_PROCID.%.0f 200; echo err $SLURM_PROCID >&2"
         )
         files = ["-o", f"{folder}/f.%t.out", "-e", f"{folder}/f.%t.err"]
         step = relayed.cluster.popen_as("root", "srun", "-wn1", "-n64", f"--relay-io={wish}", *files, "sh", "-c", text)
-        eventually(lambda: len([path for path in folder.glob("id.*") if path.stat().st_size]) == 64)
-        job_id = (folder / "id.0").read_text().strip()
-        counts[wish] = _stepd_fds(job_id)
-        (folder / "go").touch()
+        try:
+            eventually(lambda: len([path for path in folder.glob("id.*") if path.stat().st_size]) == 64)
+            job_id, slurmstepd = (folder / "id.0").read_text().split()
+            counts[wish] = len(list(Path(f"/proc/{slurmstepd}/fd").iterdir()))
+        finally:
+            (folder / "go").touch()
         assert step.wait(60) == 0
         for task in range(64):
             lines = "".join(f"{task}.{number}\n" for number in range(1, 201))
@@ -264,6 +258,7 @@ def test_the_guards_line_is_in_the_records_once_for_each_node(relayed: Relayed, 
     link.unlink()
     link.symlink_to(site.by_node)
     try:
+        # n4 has the two that outlive their limit, and CPUs enough.
         command = ["srun", "-N4", "-n8", "--ntasks-per-node=2", "--relay-io=yes", "sh", "-c", "echo task $SLURM_PROCID"]
         ran = relayed.run(*command, environ=site.login)
         assert ran.status == "0", ran.error

@@ -86,7 +86,7 @@ def test_a_step_is_the_same_with_the_relay_and_its_streams_are_whole_in_the_reco
     assert [kind for kind in kinds(records) if kind != "log 0"] == ["job_start", "step_start 0", "step_end 0", "job_end"]
     unbuffered = {one.get("unbuffered", False) for one in records if one["type"] == "log"}
     assert unbuffered <= {"--unbuffered" in row.options}
-    assert relayed.is_silent(plain.job_id, "n1")
+    assert relayed.is_silent(plain.job_id)
 
 
 def test_a_pty_step_keeps_its_terminal_and_is_not_relayed(relayed: Relayed) -> None:

@@ -10,8 +10,8 @@ pytestmark = pytest.mark.xdist_group("spank-slurm")
 
 def test_a_batch_job_and_its_step_are_relayed_and_their_bytes_and_status_are_what_they_were(relayed: Relayed) -> None:
     text = "echo one; echo two >&2; srun -n1 sh -c 'echo three; exit 3'; echo four; exit 5"
-    plain = relayed.batch(text)
-    tapped = relayed.batch(text, "--relay-io=yes")
+    plain = relayed.batch(text, "-wn1")
+    tapped = relayed.batch(text, "-wn1", "--relay-io=yes")
     assert tapped.status == plain.status == "5:0"
     assert tapped.files.keys() == plain.files.keys()
     hidden = [line for line in tapped.output.splitlines() if not line.startswith(b"srun: error")]

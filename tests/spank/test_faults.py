@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Whatever happens to worker, daemon and scraper while a step writes: the job's files are whole, its status is its own."""
+
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.relay.rig import Record, Rig, eventually
+from tests.spank.site import Relayed, kinds, md5, output
+
+pytestmark = pytest.mark.xdist_group("spank-slurm")
+
+NODE = "n3"
+_TASKS = 8
+_BLOCKS, _LINES = 20, 200
+# Each task: 20 blocks of 200 numbered lines of about 90 bytes, 360 kB in two seconds.
+_WRITER = (
+    f"i=0; while [ $i -lt {_BLOCKS} ]; do seq -f $SLURM_PROCID.$i.%080.0f {_LINES}; i=$((i+1)); sleep 0.05; done; exit 7"
+)
+
+
+def _written(task: int) -> bytes:
+    blocks = (f"{task}.{block}.{line:080}\n" for block in range(_BLOCKS) for line in range(1, _LINES + 1))
+    return "".join(blocks).encode()
+
+
+@dataclass
+class Busy:
+    """A step of 8 writers that have begun and have not ended."""
+
+    relayed: Relayed
+    rig: Rig
+    folder: Path
+    job_id: str
+    process: "object"
+
+    def worker(self) -> int:
+        (pid,) = self.rig.workers()
+        return pid
+
+    def daemon(self) -> int:
+        assert self.rig.node
+        return self.rig.node.pid
+
+    def ended(self) -> None:
+        """Waits for the step's end; its status and its files are what they would be."""
+        assert self.process.wait(90) == 7  # type: ignore[attr-defined]
+        for task in range(_TASKS):
+            assert md5((self.folder / f"f.{task}").read_bytes()) == md5(_written(task))
+        assert self.relayed.cluster.wait_job(self.job_id, "FAILED")["ExitCode"] == "7:0"
+
+    def records(self) -> "list[Record]":
+        return [one for one in self.rig.records() if one["slurm"]["job_id"] == int(self.job_id)]
+
+    def got(self) -> "list[bytes]":
+        """What the records have of each task: whole lines, in the order written."""
+        found = [output(self.records(), task=task, step_id="0") for task in range(_TASKS)]
+        for task, text in enumerate(found):
+            left = iter(_written(task).splitlines())
+            assert all(line in left for line in text.splitlines() if len(line) > 80), "not in order"
+        return found
+
+    def lost_bytes(self) -> int:
+        """What the tap and the worker say was lost."""
+        place = re.escape(f"[{self.job_id}.0]")
+        told = f"{self.relayed.log(NODE)}\n{self.rig.log()}"
+        return sum(map(int, re.findall(rf"{place} relay lost (\d+) bytes", told)))
+
+    def dropped_count(self) -> int:
+        """What the worker says in the end."""
+        place = re.escape(f"[{self.job_id}.0]")
+        return int(re.findall(rf"{place} relay dropped (\d+) records? in total", self.rig.log())[-1])
+
+
+@pytest.fixture
+def busy(relayed: Relayed) -> "Iterator[Callable[..., Busy]]":
+    """Starts such a step; afterwards the node's relay is as it was."""
+    rig = relayed.rigs[NODE]
+
+    def start(ring_mbytes: int = 64) -> Busy:
+        if ring_mbytes != 64:
+            _configure(rig, ring_mbytes)
+        folder = relayed.folder()
+        text = f"[ $SLURM_PROCID = 0 ] && echo $SLURM_JOB_ID >{folder}/id; {_WRITER}"
+        process = relayed.cluster.popen_as(
+            "root", "srun", "-Q", f"-w{NODE}", "-n8", "--relay-io=yes", "-o", f"{folder}/f.%t", "sh", "-c", text
+        )
+        eventually(lambda: (folder / "f.7").exists() and (folder / "f.7").stat().st_size > 50_000)
+        return Busy(relayed, rig, folder, (folder / "id").read_text().strip(), process)
+
+    yield start
+    for pid in rig.workers():
+        os.kill(pid, signal.SIGCONT)
+    _configure(rig, 64)
+
+
+def _configure(rig: Rig, ring_mbytes: int) -> None:
+    rig.configure(default="no", parameters=f"stepd_ring_mbytes={ring_mbytes}")
+    if rig.node and rig.node.poll() is None:
+        rig.node.send_signal(signal.SIGCONT)
+        rig.stop_node()
+    rig.start_node()
+
+
+def test_a_worker_that_is_killed_is_followed_by_another(busy: "Callable[..., Busy]") -> None:
+    step = busy()
+    os.kill(step.worker(), signal.SIGKILL)
+    step.ended()
+    records = step.relayed.records(step.job_id, NODE)
+    assert [kind for kind in kinds(records) if kind != "log 0"] == ["job_start", "step_start 0", "step_end 0", "job_end"]
+    assert all(text.endswith(_written(task)[-50_000:]) for task, text in enumerate(step.got()))
+
+
+def test_a_worker_that_hangs_holds_the_step_once_and_what_it_missed_is_counted(busy: "Callable[..., Busy]") -> None:
+    step = busy()
+    worker = step.worker()
+    os.kill(worker, signal.SIGSTOP)
+    step.ended()
+    os.kill(worker, signal.SIGCONT)
+    step.relayed.records(step.job_id, NODE)
+    got_bytes = sum(map(len, step.got()))
+    assert 0 < step.lost_bytes() == sum(len(_written(task)) for task in range(_TASKS)) - got_bytes
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_step_that_runs_does_not_need_the_daemon(busy: "Callable[..., Busy]", number: signal.Signals) -> None:
+    step = busy()
+    os.kill(step.daemon(), number)
+    step.ended()
+    assert step.got() == [_written(task) for task in range(_TASKS)]
+
+
+def test_worker_and_daemon_killed_together_cost_the_job_nothing(busy: "Callable[..., Busy]") -> None:
+    step = busy()
+    for pid in (step.daemon(), step.worker()):
+        os.kill(pid, signal.SIGKILL)
+    step.ended()
+    step.got()
+    assert step.lost_bytes() > 0
+
+
+def test_without_a_daemon_or_with_one_that_hangs_jobs_run_as_ever(relayed: Relayed, busy: "Callable[..., Busy]") -> None:
+    rig = relayed.rigs[NODE]
+    assert rig.node
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        os.kill(rig.node.pid, number)
+        if number == signal.SIGKILL:
+            rig.node.wait(30)
+        text = "echo out; echo err >&2; srun -n1 echo step; exit 3"
+        ran = relayed.batch(text, f"-w{NODE}", "--relay-io=yes")
+        assert (ran.status, sorted(ran.output.splitlines())) == ("3:0", [b"err", b"out", b"step"])
+
+
+@pytest.mark.parametrize("state", ["away", "stopped"])
+def test_a_scraper_that_does_not_read_costs_records_and_they_are_counted(
+    busy: "Callable[..., Busy]", state: str
+) -> None:
+    step = busy(ring_mbytes=1)
+    assert step.rig.scraper
+    if state == "away":
+        step.rig.scraper.stop()
+        eventually(lambda: not step.rig.scraper or not Path(f"/proc/{step.rig.scraper.pid}").exists())
+        os.unlink(step.rig.socket)
+    else:
+        step.rig.scraper.signal(signal.SIGSTOP)
+    step.ended()
+    eventually(lambda: not step.rig.workers())
+    if state == "away":
+        step.rig.start_scraper()
+    else:
+        step.rig.scraper.signal(signal.SIGCONT)
+    step.relayed.records(step.job_id, NODE)
+    records = [one for one in step.records() if one["type"] not in ("job_start", "job_end")]
+    step.got()
+    # Each line is a record; step_start and step_end are two more.
+    assert 0 < step.dropped_count() == _TASKS * _BLOCKS * _LINES + 2 - len(records)
+
+
+def test_a_scraper_that_is_restarted_finds_everything(busy: "Callable[..., Busy]") -> None:
+    step = busy()
+    assert step.rig.scraper
+    step.rig.scraper.signal(signal.SIGSTOP)
+    kept = step.rig.scraper
+    step.rig.start_scraper()
+    kept.signal(signal.SIGCONT)  # what is in the old socket is read by nobody else
+    step.ended()
+    step.relayed.records(step.job_id, NODE)
+    kept.stop()
+    assert step.got() == [_written(task) for task in range(_TASKS)]
+
+
+def test_a_batch_jobs_file_is_whole_when_slurm_says_that_it_has_ended(busy: "Callable[..., Busy]") -> None:
+    step = busy()
+    relayed = step.relayed
+    text = "head -c 300000 /dev/zero | tr '\\0' x; echo; head -c 100000 /dev/zero | tr '\\0' y >&2"
+    jobs = [relayed.submit(text, f"-w{NODE}", "--relay-io=yes", "--error=err") for _ in range(20)]
+    whole = {"out": b"x" * 300_000 + b"\n", "err": b"y" * 100_000}
+    for job in jobs:
+        ran = relayed.ended(*job)
+        assert ran.files == whole and ran.status == "0:0"
+    for job_id, _ in jobs:
+        records = relayed.records(job_id, NODE)
+        assert (output(records), output(records, "stderr")) == (whole["out"], whole["err"])
+    step.ended()
