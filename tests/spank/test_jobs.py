@@ -9,7 +9,7 @@ import pytest
 
 from tests.relay.rig import eventually
 from tests.slurm.site import MATCHING, Site
-from tests.spank.site import LONG_JOB, Ran, Relayed, kinds, output
+from tests.spank.site import LONG_JOB, Ran, Relayed, kinds, of_job, output, raw_of_job
 
 pytestmark = pytest.mark.xdist_group("spank-slurm")
 
@@ -36,9 +36,7 @@ def _begun(relayed: Relayed, wish: str, *options: str) -> "tuple[str, Path]":
         (["scancel", "-b", "-s", "KILL"], "begun\n"),
     ],
 )
-def test_a_job_that_is_signalled_ends_as_it_would(
-    relayed: Relayed, how: "list[str]", said: str
-) -> None:
+def test_a_job_that_is_signalled_ends_as_it_would(relayed: Relayed, how: "list[str]", said: str) -> None:
     ended = {}
     for wish in ("no", "yes"):
         job_id, folder = _begun(relayed, wish, "-wn1")
@@ -65,18 +63,14 @@ def test_a_requeued_job_begins_anew_with_its_restart_count(relayed: Relayed) -> 
         return relayed.cluster.job(job_id)["Restarts"] == "1" and relayed.cluster.job(job_id)["JobState"] == "COMPLETED"
 
     relayed.cluster.wait_for(runs_again, "not requeued")
-    eventually(lambda: len([one for one in relayed.rigs["n1"].records("job_end") if _is(one, job_id)]) == 2)
-    records = [one for one in relayed.rigs["n1"].records() if _is(one, job_id)]
+    rig = relayed.rigs["n1"]
+    eventually(lambda: sum(b'"job_end"' in line for line in raw_of_job(rig, job_id)) == 2)
+    records = of_job(rig, job_id)
     one_run = ["job_start", "step_start batch", "log batch", "step_end batch", "job_end"]
     assert kinds(records) == [*one_run, *one_run]
     counts = [one["slurm"]["restart_count"] for one in records if one["type"] in ("job_start", "job_end")]
     assert counts == [0, 0, 1, 1]
     assert output(records) == b"run 0\nrun 1\n"
-
-
-def _is(record: "dict[str, object]", job_id: str) -> bool:
-    slurm = record["slurm"]
-    return isinstance(slurm, dict) and slurm["job_id"] == int(job_id)
 
 
 def test_each_node_tells_once_of_a_job_and_of_each_step_with_work_there(relayed: Relayed) -> None:

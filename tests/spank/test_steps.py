@@ -39,7 +39,9 @@ ROWS = [
     Row("to srun's own stdout", (), _OUT),
     Row("one file, which srun writes", ("-o", "f.out"), _OUT_LINES, _LINES),
     Row("a file for each task, on the node", ("-n2", "-o", "f.%t.out", "-e", "f.%t.err"), _TWO),
-    Row("stdout to a file, stderr to srun", ("-o", "f.%t.out"), {("stdout", 0): b"out 0\ntail"}, "printf 'out 0\\ntail'"),
+    Row(
+        "stdout to a file, stderr to srun", ("-o", "f.%t.out"), {("stdout", 0): b"out 0\ntail"}, "printf 'out 0\\ntail'"
+    ),
     Row("discarded", ("-n2", "--output=none"), _TWO),
     Row("to /dev/null", ("-o", "/dev/null"), _OUT),
     Row("of task 1 only", ("-n2", "-o", "1"), _TWO),
@@ -53,8 +55,16 @@ ROWS = [
     Row("its own streams by name", (), {("stdout", 0): b"a\n", ("stderr", 0): b"b\n"}, "echo a; echo b >/dev/stderr"),
     *(Row(f"status {code}", (), {}, f"exit {code}", status=str(code)) for code in (1, 2, 7)),
     # The sleep: from a task that is killed srun takes no more once it knows, with and without the relay.
-    Row("a segmentation fault", (), {("stdout", 0): b"before\n"}, "echo before; sleep 0.3; kill -SEGV $$", status="139"),
-    Row("killed as for its memory", (), {("stdout", 0): b"before\n"}, "echo before; sleep 0.3; kill -KILL $$", status="137"),
+    Row(
+        "a segmentation fault", (), {("stdout", 0): b"before\n"}, "echo before; sleep 0.3; kill -SEGV $$", status="139"
+    ),
+    Row(
+        "killed as for its memory",
+        (),
+        {("stdout", 0): b"before\n"},
+        "echo before; sleep 0.3; kill -KILL $$",
+        status="137",
+    ),
     Row("bytes that are no text", (), {("stdout", 0): "a\ufffdb\n".encode()}, "printf 'a\\377b\\n'"),
 ]
 
@@ -73,9 +83,7 @@ def _told(ran: Ran) -> "dict[str, list[bytes]]":
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_a_step_is_the_same_with_the_relay_and_its_streams_are_whole_in_the_records(
-    relayed: Relayed, row: Row
-) -> None:
+def test_a_step_is_the_same_with_the_relay_and_its_streams_are_whole_in_the_records(relayed: Relayed, row: Row) -> None:
     command = [*row.options, "sh", "-c", _ID + row.text]
     plain = relayed.run("srun", "-wn1", *command, stdin=row.stdin, environ=row.environ)
     tapped = relayed.run("srun", "-wn1", "--relay-io=yes", *command, stdin=row.stdin, environ=row.environ)
@@ -83,7 +91,12 @@ def test_a_step_is_the_same_with_the_relay_and_its_streams_are_whole_in_the_reco
     assert _told(tapped) == _told(plain)
     records = relayed.records(tapped.job_id)
     assert {key: output(records, *key, step_id="0") for key in row.streams} == row.streams
-    assert [kind for kind in kinds(records) if kind != "log 0"] == ["job_start", "step_start 0", "step_end 0", "job_end"]
+    assert [kind for kind in kinds(records) if kind != "log 0"] == [
+        "job_start",
+        "step_start 0",
+        "step_end 0",
+        "job_end",
+    ]
     unbuffered = {one.get("unbuffered", False) for one in records if one["type"] == "log"}
     assert unbuffered <= {"--unbuffered" in row.options}
     assert relayed.is_silent(plain.job_id)
@@ -93,7 +106,9 @@ def test_a_pty_step_keeps_its_terminal_and_is_not_relayed(relayed: Relayed) -> N
     shown = {}
     for wish in ("no", "yes"):
         ours_fd, users_fd = os.openpty()
-        command = "tty; stty size; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo terminals; read line; echo $line$line; exit 6"
+        command = (
+            "tty; stty size; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo terminals; read line; echo $line$line; exit 6"
+        )
         process = relayed.cluster.popen_as(
             "root", "srun", "-wn1", "--pty", f"--relay-io={wish}", "sh", "-c", command, stdio_fd=users_fd
         )
