@@ -21,8 +21,6 @@ ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
 LONG_JOB = (
     "trap 'echo got TERM; exit 4' TERM; trap 'echo got USR1; exit 10' USR1; echo begun; while :; do sleep 0.1; done"
 )
-# In slurmd's log, for each stream of a step whose relay was given up.
-LOST = "relay lost "
 
 
 def built(out: Path) -> Path:
@@ -62,14 +60,16 @@ class Relayed:
         made.chmod(0o777)
         return made
 
-    def run(self, *command: "str | Path", stdin: "bytes | None" = None, environ: "Mapping[bytes, bytes]" = {}) -> Ran:
-        """What came of a command of the user's, run in a folder of its own. The job's id is srun's to tell: %j."""
+    def run(
+        self, *command: "str | Path", stdin: "bytes | None" = None, environ: "Mapping[bytes, bytes] | None" = None
+    ) -> Ran:
+        """What came of a command of the user's, in a folder of its own, where a task leaves its job's id in `id`."""
         folder = self.folder()
         given = ["sh", "-c", 'cd "$0" && exec "$@"', folder, *command]
         if stdin is not None:
             (folder / "stdin").write_bytes(stdin)
             given = ["sh", "-c", 'cd "$0" && exec "$@" <stdin', folder, *command]
-        ran = self.cluster.run_as(USER, *given, environ=environ, timeout_s=120)
+        ran = self.cluster.run_as(USER, *given, environ=environ or {}, timeout_s=120)
         files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name not in ("stdin", "id")}
         job_id = (folder / "id").read_text().strip() if (folder / "id").exists() else ""
         return Ran(str(ran.returncode), ran.stdout, ran.stderr, job_id, files)
@@ -133,9 +133,13 @@ def output(records: "list[Record]", stream: str = "stdout", task: int = 0, step_
     ).encode()
 
 
-def kinds(records: "list[Record]") -> "list[str]":
+def kinds(records: "list[Record]", has_logs: bool = True) -> "list[str]":
     """The records' types, with the step's name where they have one; runs of the same are one."""
-    names = [f"{one['type']} {one['slurm'].get('step_id', '')}".rstrip() for one in records]
+    names = [
+        f"{one['type']} {one['slurm'].get('step_id', '')}".rstrip()
+        for one in records
+        if has_logs or one["type"] != "log"
+    ]
     return [name for at, name in enumerate(names) if at == 0 or names[at - 1] != name]
 
 
@@ -144,7 +148,7 @@ def md5(data: bytes) -> str:
 
 
 @contextmanager
-def running(lines: "tuple[str, ...]" = ()) -> "Iterator[Relayed]":
+def running() -> "Iterator[Relayed]":
     """The cluster until the end of the context. Needs root; makes the user, who stays."""
     try:
         pwd.getpwnam(USER)
@@ -172,10 +176,9 @@ def running(lines: "tuple[str, ...]" = ()) -> "Iterator[Relayed]":
             f"TaskProlog={place}/TaskProlog",
             f"PlugStackConfig={own}/plugstack.conf",
             "LaunchParameters=use_interactive_step",
-            *lines,
         ]
         with Cluster(own, conf, node_count=len(NODES)) as cluster:
-            made = Relayed(cluster, place, rigs)
+            site = Relayed(cluster, place, rigs)
             for wish in ("no", "yes"):
-                made.overdue[wish] = made.submit(LONG_JOB, "-wn4", "--time=1", f"--relay-io={wish}")
-            yield made
+                site.overdue[wish] = site.submit(LONG_JOB, "-wn4", "--time=1", f"--relay-io={wish}")
+            yield site

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whatever happens to worker, daemon and scraper while a step writes: the job's files are whole, its status is its own."""
+"""Whatever happens to worker, daemon and scraper while a step writes: its files are whole, its status is its own."""
 
 import os
 import re
@@ -19,7 +19,10 @@ NODE = "n3"
 _TASKS = 8
 _BLOCKS, _LINES = 20, 200
 # Each task: 20 blocks of 200 numbered lines of about 90 bytes, 360 kB in two seconds.
-_WRITER = f"i=0; while [ $i -lt {_BLOCKS} ]; do seq -f $SLURM_PROCID.$i.%080.0f {_LINES}; i=$((i+1)); sleep 0.05; done; exit 7"
+_WRITER = (
+    f"i=0; while [ $i -lt {_BLOCKS} ]; do seq -f $SLURM_PROCID.$i.%080.0f {_LINES};"
+    " i=$((i+1)); sleep 0.05; done; exit 7"
+)
 
 
 def _written(task: int) -> bytes:

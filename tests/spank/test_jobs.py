@@ -3,6 +3,8 @@
 
 import re
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -111,7 +113,7 @@ def test_a_heterogeneous_step_is_relayed_on_each_of_its_nodes(relayed: Relayed) 
 
 
 @pytest.fixture
-def by_default(relayed: Relayed) -> str:
+def by_default(relayed: Relayed) -> "Iterator[str]":
     """A node where jobs are relayed that ask for nothing."""
     rig = relayed.rigs["n2"]
     rig.configure(default="yes", parameters="stepd_ring_mbytes=64")
@@ -206,6 +208,10 @@ def test_a_job_whose_prolog_fails_has_a_start_and_an_end(relayed: Relayed) -> No
         relayed.cluster.wait_idle("n3")
 
 
+def _are_begun(folder: Path) -> bool:
+    return len([path for path in folder.glob("id.*") if path.stat().st_size]) == 64
+
+
 def test_64_tasks_are_relayed_for_four_descriptors_each(relayed: Relayed) -> None:
     counts = {}
     for wish in ("no", "yes"):
@@ -217,7 +223,7 @@ def test_64_tasks_are_relayed_for_four_descriptors_each(relayed: Relayed) -> Non
         files = ["-o", f"{folder}/f.%t.out", "-e", f"{folder}/f.%t.err"]
         step = relayed.cluster.popen_as("root", "srun", "-wn1", "-n64", f"--relay-io={wish}", *files, "sh", "-c", text)
         try:
-            eventually(lambda: len([path for path in folder.glob("id.*") if path.stat().st_size]) == 64)
+            eventually(partial(_are_begun, folder))
             job_id, slurmstepd = (folder / "id.0").read_text().split()
             counts[wish] = len(list(Path(f"/proc/{slurmstepd}/fd").iterdir()))
         finally:

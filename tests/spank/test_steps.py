@@ -20,6 +20,8 @@ _OUT_LINES = {("stdout", 0): b"out 0\n", ("stderr", 0): b"err 0\n"}
 _TWO_LINES = {**_OUT_LINES, ("stdout", 1): b"out 1\n", ("stderr", 1): b"err 1\n"}
 _OUT = {("stdout", 0): b"out 0\ntail", ("stderr", 0): b"err 0\n"}
 _TWO = {**_OUT, ("stdout", 1): b"out 1\ntail", ("stderr", 1): b"err 1\n"}
+# The sleep: from a task that is killed srun takes no more once it knows, with and without the relay.
+_DIES = "echo before; sleep 0.3; kill -{} $$"
 
 
 @dataclass
@@ -39,9 +41,7 @@ ROWS = [
     Row("to srun's own stdout", (), _OUT),
     Row("one file, which srun writes", ("-o", "f.out"), _OUT_LINES, _LINES),
     Row("a file for each task, on the node", ("-n2", "-o", "f.%t.out", "-e", "f.%t.err"), _TWO),
-    Row(
-        "stdout to a file, stderr to srun", ("-o", "f.%t.out"), {("stdout", 0): b"out 0\ntail"}, "printf 'out 0\\ntail'"
-    ),
+    Row("stdout to a file, stderr to srun", ("-o", "f.%t.out"), {("stdout", 0): b"out 0\n"}, "printf 'out 0\\ntail'"),
     Row("discarded", ("-n2", "--output=none"), _TWO),
     Row("to /dev/null", ("-o", "/dev/null"), _OUT),
     Row("of task 1 only", ("-n2", "-o", "1"), _TWO),
@@ -54,10 +54,7 @@ ROWS = [
     Row("stdout closed by the task", (), {("stderr", 0): b"err\n"}, "exec >&-; echo err >&2"),
     Row("its own streams by name", (), {("stdout", 0): b"a\n", ("stderr", 0): b"b\n"}, "echo a; echo b >/dev/stderr"),
     *(Row(f"status {code}", (), {}, f"exit {code}", status=str(code)) for code in (1, 2, 7)),
-    # The sleep: from a task that is killed srun takes no more once it knows, with and without the relay.
-    Row(
-        "a segmentation fault", (), {("stdout", 0): b"before\n"}, "echo before; sleep 0.3; kill -SEGV $$", status="139"
-    ),
+    Row("a segmentation fault", (), {("stdout", 0): b"before\n"}, _DIES.format("SEGV"), status="139"),
     Row(
         "killed as for its memory",
         (),
@@ -124,7 +121,7 @@ def test_a_pty_step_keeps_its_terminal_and_is_not_relayed(relayed: Relayed) -> N
         os.close(ours_fd)
         assert process.wait(60) == 6
         # srun's own lines come when they come.
-        shown[wish] = [line for line in text.splitlines() if not line.startswith((b"/dev/pts/", b"srun: "))]
+        shown[wish] = [line for line in text.splitlines() if not line.startswith(b"srun: ")]
     assert shown["yes"] == shown["no"]
     assert b"terminals" in shown["yes"] and b"typedtyped" in shown["yes"]
     last = relayed.rigs["n1"].records("job_start")[-1]["slurm"]["job_id"]

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The copy loop outside slurmstepd, watched by sanitizers and valgrind, with the real daemon and worker."""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.relay.rig import JOB_ID, ROOT, Rig, eventually, need
+from tests.spank.site import output
+
+pytestmark = pytest.mark.xdist_group("spank-slurm")
+
+_SOURCE = ROOT / "build" / "spank"
+_TASKS = 6
+_TEXT = (
+    "i=0; while [ $i -lt 15 ]; do seq -f $0.$i.%060.0f 300; echo err $0.$i >&2; i=$((i+1)); sleep 0.02; done;"
+    " head -c 200000 /dev/zero | tr '\\0' z"
+)
+# Wrappers: ThreadSanitizer's places in memory are fixed, the kernel's are not; valgrind sees what is never written.
+WATCHERS = {
+    "address": (["-fsanitize=address,undefined"], []),
+    "thread": (["-fsanitize=thread"], ["setarch", "-R"]),
+    "valgrind": ([], ["valgrind", "-q", "--error-exitcode=9", "--leak-check=full", "--track-fds=yes"]),
+}
+
+
+def _whole(task: int) -> bytes:
+    lines = (f"{task}.{block}.{line:060}\n" for block in range(15) for line in range(1, 301))
+    return "".join(lines).encode() + b"z" * 200_000
+
+
+@pytest.fixture
+def rig() -> "Iterator[Rig]":
+    made = Rig()
+    made.start()
+    assert made.event("job_start") == 0
+    yield made
+    made.close()
+
+
+def _built(tmp_path: Path, flags: "list[str]") -> Path:
+    step = tmp_path / "step"
+    sources = [_SOURCE / name for name in ("frames.c", "link.c", "handover.c", "copier.c")]
+    warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-tsan"]
+    subprocess.run(
+        ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", f"-I{_SOURCE}", *warnings, *flags]
+        + ["-o", step, ROOT / "tests" / "spank" / "step.c", *sources],
+        check=True,
+    )
+    return step
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["undisturbed", "worker-killed"])
+@pytest.mark.parametrize("name", WATCHERS)
+def test_the_copy_loop_is_clean_and_each_file_is_whole_at_its_drain(
+    rig: Rig, tmp_path: Path, name: str, is_killed: bool
+) -> None:
+    need(name, name != "valgrind" or shutil.which("valgrind"))
+    flags, wrapper = WATCHERS[name]
+    step = _built(tmp_path, flags)
+    command = [*wrapper, str(step), str(rig.folder / "control.sock"), str(JOB_ID), str(_TASKS), str(tmp_path)]
+    process = subprocess.Popen(
+        [*command, "sh", "-c", _TEXT, "number"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    if is_killed:
+        eventually(lambda: (tmp_path / "f.0").exists() and (tmp_path / "f.0").stat().st_size > 50_000)
+        for worker in rig.workers():
+            os.kill(worker, signal.SIGKILL)
+    said, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error
+    # A worker that is killed takes what it had with it; what the tap itself could not send it says.
+    assert is_killed or error == ""
+    assert not any(word in error for word in ("Sanitizer", "runtime error", "==")), error
+    sizes = dict(line.split() for line in said.splitlines())
+    assert sizes == {str(task): str(len(_whole(task))) for task in range(_TASKS)}
+    assert [(tmp_path / f"f.{task}").read_bytes() for task in range(_TASKS)] == [_whole(task) for task in range(_TASKS)]
+    written = sorted((tmp_path / "err").read_text().splitlines())
+    assert written == sorted(f"err {task}.{block}" for task in range(_TASKS) for block in range(15))
+    rig.ended()
+    if not is_killed:
+        records = rig.records()
+        assert [output(records, task=task + 100, step_id="0") for task in range(_TASKS)] == [
+            _whole(task) for task in range(_TASKS)
+        ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGCONT], ids=["stopped", "running"])
+def test_a_step_that_the_daemon_does_not_take_is_left_alone(rig: Rig, tmp_path: Path, number: signal.Signals) -> None:
+    step = _built(tmp_path, ["-fsanitize=address,undefined"])
+    assert rig.node
+    rig.node.send_signal(number)
+    unknown = str(JOB_ID + 1)
+    ran = subprocess.run([step, rig.folder / "control.sock", unknown, "1", tmp_path, "true", "x"], capture_output=True)
+    rig.node.send_signal(signal.SIGCONT)
+    assert ran.returncode == 3
+    assert (b"does not take the step" in ran.stderr) == (number == signal.SIGSTOP)
+
+
+def test_gcc_finds_nothing_to_say(tmp_path: Path) -> None:
+    subprocess.run(["make", "-s", "-C", _SOURCE, "analyze"], check=True)
+
+
+def test_numbers_that_both_sides_have_are_the_same() -> None:
+    from guard.relay import frames, limits
+
+    words = [line.split() for line in (_SOURCE / "limits.h").read_text().splitlines() if line.startswith("#define")]
+    ours = {name: value for _, name, value, *_ in (word for word in words if len(word) == 3)}
+    theirs = {**vars(limits), "FRAME_HEADER_BYTES": frames.HEADER_BYTES}
+    shared = {name: int(value) for name, value in ours.items() if name in theirs}
+    assert len(shared) == 11
+    assert shared == {name: theirs[name] for name in shared}
