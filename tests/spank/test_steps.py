@@ -41,7 +41,7 @@ ROWS = [
     Row("to srun's own stdout", (), _OUT),
     Row("one file, which srun writes", ("-o", "f.out"), _OUT_LINES, _LINES),
     Row("a file for each task, on the node", ("-n2", "-o", "f.%t.out", "-e", "f.%t.err"), _TWO),
-    Row("stdout to a file, stderr to srun", ("-o", "f.%t.out"), {("stdout", 0): b"out 0\n"}, "printf 'out 0\\ntail'"),
+    Row("stdout to a file on the node, stderr to one of srun's", ("-o", "f.%t.out", "-e", "f.err"), _OUT),
     Row("discarded", ("-n2", "--output=none"), _TWO),
     Row("to /dev/null", ("-o", "/dev/null"), _OUT),
     Row("of task 1 only", ("-n2", "-o", "1"), _TWO),
