@@ -134,6 +134,41 @@ def test_a_worker_that_hangs_holds_the_step_once_and_what_it_missed_is_counted(b
     assert 0 < step.lost_bytes() == sum(len(_written(task)) for task in range(_TASKS)) - got_bytes
 
 
+# Writes until its pipe has been full for half a second, tells how much that was, and ends.
+_FILLER = """
+import os, pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+(folder / "id").write_text(os.environ["SLURM_JOB_ID"])
+while not (folder / "go").exists():
+    time.sleep(0.02)
+os.set_blocking(1, False)
+count = 0
+full_s = time.monotonic()
+while time.monotonic() < full_s + 0.5:
+    try:
+        count += os.write(1, b"x" * 4096)
+        full_s = time.monotonic()
+    except BlockingIOError:
+        time.sleep(0.01)
+(folder / "count").write_text(str(count))
+"""
+
+
+def test_what_a_task_left_in_its_pipe_is_in_its_file_when_srun_returns(
+    relayed: Relayed, busy: "Callable[..., Busy]"
+) -> None:
+    folder = relayed.folder()
+    command = ["-o", f"{folder}/f.%t", "-e", f"{folder}/e.%t", "/usr/bin/python3", "-c", _FILLER, str(folder)]
+    step = relayed.cluster.popen_as("root", "srun", "-Q", f"-w{NODE}", "--relay-io=yes", *command)
+    eventually(lambda: (folder / "id").exists())
+    for worker in relayed.rigs[NODE].workers():
+        os.kill(worker, signal.SIGSTOP)
+    (folder / "go").touch()
+    assert step.wait(60) == 0
+    size_bytes = (folder / "f.0").stat().st_size
+    assert size_bytes == int((folder / "count").read_text()) > 131_072
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_step_that_runs_does_not_need_the_daemon(busy: "Callable[..., Busy]", number: signal.Signals) -> None:
     step = busy()
