@@ -28,7 +28,7 @@
 #define PIPE_MOST_BYTES (1024 * 1024)
 /* What a step waits for the daemon's first answer (part of TAP_HUNG_TOTAL_MS), and a prolog or epilog for its own. */
 #define FIRST_ANSWER_MS 1000
-#define EVENT_ANSWER_MS 1000
+#define HOOK_ANSWER_MS 1000
 /* What a task waits for slurmstepd to take its streams. Slurmstepd answers in microseconds unless a disk holds it. */
 #define HANDOVER_MS 500
 /* What a step waits, once, for a srun that does not take what a task left. */

@@ -174,7 +174,7 @@ static void tell(const char *path, const struct fields *fields)
 	if (answer.fd >= 0) {
 		size = send(answer.fd, frame, FRAME_HEADER_BYTES + fields->used_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
 		if (size >= 0)
-			size = poll(&answer, 1, EVENT_ANSWER_MS) == 1 ? recv(answer.fd, frame, sizeof(frame), MSG_DONTWAIT)
+			size = poll(&answer, 1, HOOK_ANSWER_MS) == 1 ? recv(answer.fd, frame, sizeof(frame), MSG_DONTWAIT)
 								       : -1;
 		close(answer.fd);
 	}
