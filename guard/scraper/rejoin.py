@@ -137,6 +137,10 @@ class Rejoin:
             if (key[2], key[4]) == (job_id, step_id):
                 chain.doubtful = True
 
+    def lossy(self) -> "tuple[tuple[int, str], ...]":
+        """The steps that note_loss has named and that have not ended."""
+        return tuple(self._lossy)
+
     def note_broken(self, pid: int) -> None:
         """Marks what is open from one sender: one of its datagrams could not be read."""
         for chain in self._chains.values():
