@@ -9,7 +9,8 @@ import re
 
 # "relay lost": our own producer's, of bytes that were lost before they were records (guard/relay/step.py).
 _REPORT = re.compile(
-    rb"relay dropped (\d+) records?|the relay is not draining fast enough|relay.{0,80}?dropped (\d+)|relay lost \d+ bytes"
+    rb"relay dropped (\d+) records?|the relay is not draining fast enough|relay.{0,80}?dropped (\d+)"
+    rb"|relay lost \d+ bytes"
 )
 _STEP = re.compile(rb"\[(\d{1,10})\.([0-9a-z_+]{1,40})\]")
 

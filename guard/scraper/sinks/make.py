@@ -2,6 +2,8 @@
 """A sink from its part of the configuration; what a sink needs is imported only when it is chosen."""
 
 import base64
+import importlib
+import sys
 
 from guard.base.faults import SiteFault
 from guard.scraper import config
@@ -14,6 +16,24 @@ if TYPE_CHECKING:
     from guard.scraper.sinks.http import Poster
     from guard.scraper.sinks.verdict import Sink
 
+# What a kind of sink needs beside the standard library, and the code that says so.
+_NEEDS = {
+    "loki": ("urllib3", "urllib3-missing"),
+    "bulk": ("urllib3", "urllib3-missing"),
+    "otlp": ("urllib3", "urllib3-missing"),
+    "kafka": ("confluent_kafka", "kafka-missing"),
+}
+
+
+def require(settings: "config.SinkConfig") -> None:
+    """Raises: SiteFault - this Python does not have the package that the sink of settings needs."""
+    package, code = _NEEDS.get(settings.kind, ("", ""))
+    try:
+        if package:
+            importlib.import_module(package)
+    except ImportError:
+        raise SiteFault(code, f"sink {settings.name}; {sys.executable} does not have it")
+
 
 def sink(
     settings: "config.SinkConfig", keep: "Callable[[dict[str, object]], None]", kept: "dict[str, object]"
@@ -23,6 +43,7 @@ def sink(
     Takes: keep - keeps a note beside the sink's cursor; kept - the note that was found there.
     Raises: SiteFault - an extra is missing, or a file that is named cannot be read; OSError - no folder can be made.
     """
+    require(settings)
     options = settings.options
     if settings.kind == "file":
         from guard.scraper.sinks.file import FileSink
