@@ -94,7 +94,7 @@ def _trust(result: "dict[str, Any]") -> str:
     items = (
         f"{result['jobs']['unended']:,} starts of a job on a node have no end: running still, or the node is gone.",
         f"{losses['reports']:,} drop reports from {losses['nodes']:,} nodes: at least {losses['records_at_least']:,}"
-        f" records were lost; {losses['doubtful_lines']:,} joined lines are doubtful.",
+        f" records were lost; {losses['doubtful_lines']:,} lines are doubtful.",
         f"{result['bad_lines']:,} lines of the files are no records and were left out.",
         "The guard speaks through job output, so a job can claim what it likes.",
     )

@@ -115,6 +115,11 @@ class Rejoin:
                     if not is_piece and key in self._chains:
                         self._end(key, "line", lines)
                     return
+            if self._lossy and (fields["slurm"]["job_id"], fields["slurm"]["step_id"]) in self._lossy:
+                # It may be the end of a line whose first pieces are lost.
+                self.counts["doubtful"] += 1
+                lines.append(line.stamped(raw, received_ns, True))
+                return
         else:
             self._end_of(fields, lines)
         lines.append(line.stamped(raw, received_ns))

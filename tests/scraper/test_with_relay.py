@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The relay's own producer and the scraper, both as real processes: from a task's write to a line in a file.
 
-RELAY_RECORDS=1000000 makes the first test the long one.
+RELAY_RECORDS=1000000 makes the first two tests long ones.
 """
 
 import hashlib
 import json
 import re
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +20,7 @@ import pytest
 
 from guard.base import message
 from guard.report import main as report
+from guard.scraper.limits import RECEIVE_SLOTS_COUNT
 from tests.relay.rig import JOB_ID, Rig, eventually
 from tests.scraper.running import Scraper
 from tests.scraper.test_end_to_end import RECORDS, stop_settled
@@ -50,7 +53,7 @@ def node(tmp_path: Path) -> "Iterator[tuple[Rig, Scraper]]":
     yield rig, scraper
     rig.close()
     if scraper.process and scraper.process.poll() is None:
-        scraper.stop(9)
+        scraper.stop(signal.SIGKILL)
 
 
 def output(step: int, count: int) -> bytes:
@@ -155,17 +158,19 @@ def test_restarted_while_a_job_writes_what_is_missing_is_what_the_producer_says_
 ) -> None:
     rig, scraper = node
     rig.configure(parameters="stepd_ring_mbytes=1")
-    data = {step: output(step, 6000) for step in range(STEPS)}
+    data = {step: output(step, RECORDS // STEPS) for step in range(STEPS)}
     scraper.start()
     rig.start_node()
     rig.event("job_start")
-    processes = [started(rig, step, data[step], 1 << 15, 0.05) for step in range(STEPS)]
-    # Away for longer than a ring of 1 MiB lasts; then again and again.
-    for away_s in (2.0, 0.1, 0.1):
+    processes = [started(rig, step, data[step], 1 << 15, 0.02) for step in range(STEPS)]
+    starts = 1
+    # The first time away for longer than a ring of 1 MiB lasts; then again and again.
+    while any(process.poll() is None for process in processes):
         time.sleep(0.7)
         assert scraper.stop() == 0
-        time.sleep(away_s)
+        time.sleep(1.5 if starts == 1 else 0.1)
         scraper.start()
+        starts += 1
     for step, process in enumerate(processes):
         assert md5(own_output(rig, step, process)) == md5(data[step])
     lines = settled(rig, scraper)
@@ -186,7 +191,39 @@ def test_restarted_while_a_job_writes_what_is_missing_is_what_the_producer_says_
                 # Never a line that looks whole and is not.
                 assert one["scraper"]["doubtful"] is True
         assert numbers == sorted(set(numbers))
+    print(f"{expected} records, {starts} starts, {lost} dropped, {pieces(lines)} arrived")
     assert {one["slurm"]["step_id"] for one in lines if one["type"] == "loss"} == {str(step) for step in range(STEPS)}
+
+
+def test_killed_while_a_job_writes_only_what_was_in_its_hands_is_missing(node: "tuple[Rig, Scraper]") -> None:
+    """With the socket held by somebody else, as systemd does: the producer notices nothing."""
+    rig, scraper = node
+    data = {step: output(step, RECORDS // STEPS) for step in range(STEPS)}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        held.bind(scraper.socket)
+        scraper.held = held
+        scraper.start()
+        rig.start_node()
+        rig.event("job_start")
+        processes = [started(rig, step, data[step], 1 << 15, 0.02) for step in range(STEPS)]
+        kills = 0
+        while any(process.poll() is None for process in processes):
+            time.sleep(0.7)
+            scraper.stop(signal.SIGKILL)
+            scraper.start()
+            kills += 1
+        for step, process in enumerate(processes):
+            assert md5(own_output(rig, step, process)) == md5(data[step])
+        lines = settled(rig, scraper)
+    assert dropped(rig) == 0
+    expected = sum(map(records_of, data.values())) + 2 + 2 * STEPS
+    # Of the last look at the queue, and the open chain of each stream, of five pieces at most.
+    assert 0 <= expected - pieces(lines) <= kills * (RECEIVE_SLOTS_COUNT + STEPS * 5)
+    for step in range(STEPS):
+        numbers = [int(body.partition(" ")[0].split(".")[1]) for body in bodies(lines, step) if body[:2] == f"{step}."]
+        assert numbers == sorted(set(numbers))
+    print(f"{expected} records, {kills} kills, {expected - pieces(lines)} missing")
 
 
 def test_the_guards_line_in_a_jobs_output_is_in_the_report(
