@@ -28,9 +28,11 @@ from tests.scraper.test_end_to_end import RECORDS, stop_settled
 CAP_BYTES = 4096
 STEPS = 3
 Line = dict[str, Any]
-# Writes the lines of a file in bursts, so that no step is a hundred times faster than any reader.
+# Writes the lines of a file in bursts, so that no step is a hundred times faster than any reader, once it may begin.
 WRITER = """
-import sys, time
+import os, sys, time
+while not os.path.exists(sys.argv[4]):
+    time.sleep(0.01)
 data = open(sys.argv[1], "rb").read()
 size, pause_s = int(sys.argv[2]), float(sys.argv[3])
 for at in range(0, len(data), size):
@@ -67,12 +69,32 @@ def output(step: int, count: int) -> bytes:
     return "\n".join(lines).encode("utf-8")
 
 
-def started(rig: Rig, step: int, data: bytes, burst_bytes: int, pause_s: float) -> "subprocess.Popen[bytes]":
-    path = rig.base / f"data{step}"
-    path.write_bytes(data)
-    command = rig.exec_command("--", sys.executable, "-c", WRITER, str(path), str(burst_bytes), str(pause_s))
-    with open(rig.base / f"out{step}", "wb") as out:
-        return subprocess.Popen(command, env=rig.environ(step), stdout=out)
+def started(rig: Rig, data: "dict[int, bytes]", burst_bytes: int, pause_s: float) -> "list[subprocess.Popen[bytes]]":
+    """A task for each step, which all begin to write at once."""
+    go = rig.base / "go"
+    processes = []
+    for step, written in data.items():
+        path = rig.base / f"data{step}"
+        path.write_bytes(written)
+        writer = [sys.executable, "-c", WRITER, str(path), str(burst_bytes), str(pause_s), str(go)]
+        processes.append(relayed(rig, step, writer))
+    go.touch()
+    return processes
+
+
+def relayed(rig: Rig, step: int, command: "list[str]") -> "subprocess.Popen[bytes]":
+    """`relay exec` with the command below it. On a machine so busy that the relay does not answer within half a second
+    it becomes the command, as it should, and here it is started again."""
+    while True:
+        with open(rig.base / f"out{step}", "wb") as out:
+            process = subprocess.Popen(rig.exec_command("--", *command), env=rig.environ(step), stdout=out)
+        place = Path(f"/proc/{process.pid}")
+        children = place / "task" / str(process.pid) / "children"
+        eventually(lambda: children.read_bytes() or b"--folder" not in (place / "cmdline").read_bytes())  # noqa: B023
+        if children.read_bytes():
+            return process
+        process.kill()
+        process.wait()
 
 
 def own_output(rig: Rig, step: int, process: "subprocess.Popen[bytes]") -> bytes:
@@ -136,7 +158,7 @@ def test_what_tasks_write_is_in_the_files_byte_for_byte_and_every_record_is_coun
     rig.event("job_start")
     started_s = time.monotonic()
     # 64 KiB in 20 ms is 3 MiB a second for each step; the scraper keeps up with that on a busy machine.
-    processes = [started(rig, step, data[step], 1 << 16, 0.02) for step in range(STEPS)]
+    processes = started(rig, data, 1 << 16, 0.02)
     for step, process in enumerate(processes):
         assert md5(own_output(rig, step, process)) == md5(data[step])
     lines = settled(rig, scraper)
@@ -144,7 +166,7 @@ def test_what_tasks_write_is_in_the_files_byte_for_byte_and_every_record_is_coun
     assert dropped(rig) == 0
     for step in range(STEPS):
         found = bodies(lines, step)
-        assert md5("".join(found).encode("utf-8")) == md5(data[step])
+        assert md5("".join(found).encode("utf-8")) == md5(data[step]), "the files are not what the task wrote"
         # A line of the task is a line of the file.
         assert len(found) == len(data[step].split(b"\n"))
     expected = sum(map(records_of, data.values())) + 2 + 2 * STEPS
@@ -162,7 +184,7 @@ def test_restarted_while_a_job_writes_what_is_missing_is_what_the_producer_says_
     scraper.start()
     rig.start_node()
     rig.event("job_start")
-    processes = [started(rig, step, data[step], 1 << 15, 0.02) for step in range(STEPS)]
+    processes = started(rig, data, 1 << 15, 0.02)
     starts = 1
     # The first time away for longer than a ring of 1 MiB lasts; then again and again.
     while any(process.poll() is None for process in processes):
@@ -206,7 +228,7 @@ def test_killed_while_a_job_writes_only_what_was_in_its_hands_is_missing(node: "
         scraper.start()
         rig.start_node()
         rig.event("job_start")
-        processes = [started(rig, step, data[step], 1 << 15, 0.02) for step in range(STEPS)]
+        processes = started(rig, data, 1 << 15, 0.02)
         kills = 0
         while any(process.poll() is None for process in processes):
             time.sleep(0.7)
@@ -233,8 +255,9 @@ def test_the_guards_line_in_a_jobs_output_is_in_the_report(
     scraper.start()
     rig.start_node()
     rig.event("job_start")
-    said = message.reloaded(7, "node1", "x86_64/amd/zen3->x86_64/amd/zen4")
-    assert rig.exec("--", "printf", "%s\\n", said, step_id=0).stdout == said.encode() + b"\n"
+    said = message.reloaded(7, "node1", "x86_64/amd/zen3->x86_64/amd/zen4").encode() + b"\n"
+    (process,) = started(rig, {0: said}, 1 << 15, 0.0)
+    assert own_output(rig, 0, process) == said
     settled(rig, scraper)
     assert report.main([*map(str, scraper.out.glob("*.ndjson")), "--json"], {}) == 0
     result = json.loads(capsys.readouterr().out)

@@ -16,23 +16,24 @@ if TYPE_CHECKING:
     from guard.scraper.sinks.http import Poster
     from guard.scraper.sinks.verdict import Sink
 
-# What a kind of sink needs beside the standard library, and the code that says so.
-_NEEDS = {
-    "loki": ("urllib3", "urllib3-missing"),
-    "bulk": ("urllib3", "urllib3-missing"),
-    "otlp": ("urllib3", "urllib3-missing"),
-    "kafka": ("confluent_kafka", "kafka-missing"),
-}
+_BY_HTTP = ("loki", "bulk", "otlp")
 
 
 def require(settings: "config.SinkConfig") -> None:
     """Raises: SiteFault - this Python does not have the package that the sink of settings needs."""
-    package, code = _NEEDS.get(settings.kind, ("", ""))
+    where = f"sink {settings.name}; {sys.executable} does not have it"
+    if settings.kind in _BY_HTTP and not _has("urllib3"):
+        raise SiteFault("urllib3-missing", where)
+    if settings.kind == "kafka" and not _has("confluent_kafka"):
+        raise SiteFault("kafka-missing", where)
+
+
+def _has(package: str) -> bool:
     try:
-        if package:
-            importlib.import_module(package)
+        importlib.import_module(package)
     except ImportError:
-        raise SiteFault(code, f"sink {settings.name}; {sys.executable} does not have it")
+        return False
+    return True
 
 
 def sink(
