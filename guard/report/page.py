@@ -151,7 +151,8 @@ def _kinds(title: str, rows: "list[dict[str, Any]]") -> str:
         failed, reloaded = row["failed_jobs"], row["reloaded_jobs"]
         items.append(
             f'<li><div class="row"><code>{_text(row["key"])}</code><span class="n">'
-            f'<span class="bad">{failed:,} not reloaded</span>, <span class="good">{reloaded:,} reloaded</span></span></div>'
+            f'<span class="bad">{failed:,} not reloaded</span>,'
+            f' <span class="good">{reloaded:,} reloaded</span></span></div>'
             f'<div class="bar"><span class="b-bad" style="width:{100 * failed / most:.1f}%"></span>'
             f'<span class="b-good" style="width:{100 * reloaded / most:.1f}%"></span></div></li>'
         )
