@@ -59,8 +59,9 @@ class Window:
         """Takes the first records, at least one if there is one: at most most_count, and about WINDOW_BYTES."""
         taken = list(islice(records, most_count))
         lengths = list(map(len, taken))
-        count = bisect(list(accumulate(lengths)), WINDOW_BYTES) or 1
-        del taken[count:], lengths[count:]
+        if sum(lengths) > WINDOW_BYTES:
+            count = bisect(list(accumulate(lengths)), WINDOW_BYTES) or 1
+            del taken[count:], lengths[count:]
         self.lengths = lengths
         self._data = taken
         if self.is_batched:
@@ -68,7 +69,7 @@ class Window:
             self._data = [b"".join(taken)]
             at = ctypes.cast(self._data[0], ctypes.c_void_p).value or 0
             end = 2 * len(lengths)
-            self._iovecs[0:end:2] = array(_POINTER, accumulate(lengths[:-1], initial=at))
+            self._iovecs[0:end:2] = array(_POINTER, accumulate(lengths, initial=at))[:-1]
             self._iovecs[1:end:2] = array(_POINTER, lengths)
 
     def send(self, connection: "socket.socket", start: int, most_count: int, flags: int) -> int:
