@@ -41,8 +41,8 @@ NO_BUFFERS_PAUSE_MS = 20
 # absent one is not slowed at all. Ours.
 PATIENCE_MS = 4
 SEND_WAIT_MS = 2
-# Records laid out for the kernel at once, their count and bytes; first a few, more while they are taken. Records between
-# two looks at the clock: each may wait SEND_WAIT_MS. Ours, from tests/bench/relay_worker.py.
+# Records laid out for the kernel at once, their count and bytes; first a few, more while they are taken. Records
+# between two looks at the clock: each may wait SEND_WAIT_MS. Ours, from tests/bench/relay_worker.py.
 WINDOW_FIRST_COUNT = 16
 WINDOW_MOST_COUNT = 256
 WINDOW_BYTES = 256 * KIB

@@ -12,7 +12,7 @@ from guard.relay.limits import DROP_REPORT_PERIOD_MS, RING_ENTRY_BYTES
 
 
 class Ring:
-    """records: the waiting datagrams, oldest first. Whoever sends looks at the left, and takes what is sent by take()."""
+    """records: the waiting datagrams, oldest first. Whoever sends looks at the left, and takes what went by take()."""
 
     __slots__ = (
         "_capacity_bytes",

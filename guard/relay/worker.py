@@ -25,8 +25,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# What is taken from one tap before the next has its turn, and before what it became is sent: packets, and bytes. More at
-# once would only fill the ring, and be read from memory again instead of from the processor's cache.
+# What is taken from one tap before the next has its turn, and before what it became is sent: packets, and bytes. More
+# at once would only fill the ring, and be read from memory again instead of from the processor's cache.
 _TURN_COUNT = 8
 _TURN_BYTES = limits.FRAME_PAYLOAD_MAX_BYTES
 # How long taps may go on after their job has ended, in ms.
