@@ -75,6 +75,17 @@ def _now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+def _tells_end(connection: "socket.socket") -> bool:
+    """Whether this is a daemon that tells of the job's end; a tap that it hands in is let go."""
+    try:
+        packet, fds, _, _ = socket.recv_fds(connection, frames.PACKET_MAX_BYTES, 1)
+    except OSError:
+        return False
+    for fd in fds:
+        os.close(fd)
+    return bool(packet) and frames.unpack(packet).kind == frames.EVENT
+
+
 class _Worker:
     def __init__(self, listener: "socket.socket", plan: Plan, log: "Callable[[str], None]", watch: Watch) -> None:
         settings = plan.settings
@@ -149,12 +160,18 @@ class _Worker:
                 os.unlink(name)
             except OSError:
                 pass
+        while self._accept():
+            pass
         # At once, before the drain: a tap that is still there finds the next worker instead of waiting for us.
         self._listener.close()
         for tap in self._taps.values():
             tap.socket.close()
         for connection in self._daemons.values():
-            connection.close()  # with a tap in it, perhaps
+            # A daemon that has told of the end, and was not heard yet, waits for ours. Another has a tap in it, perhaps.
+            if _tells_end(connection):
+                self._enders.append(connection)
+            else:
+                connection.close()
         now_ns = time.time_ns()
         self._ring.push([*self._step.close(self._step.open_keys(), now_ns), self._step.end(now_ns)])
         self._sender.drain(_now_ms, int(limits.DRAIN_S * 1000))
@@ -180,14 +197,15 @@ class _Worker:
                 self._poll.register(fd, select.EPOLLOUT)
             self._sender_fd = fd
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
         try:
             connection, _ = self._listener.accept()
         except OSError:
-            return
+            return False
         connection.setblocking(False)
         self._daemons[connection.fileno()] = connection
         self._poll.register(connection, select.EPOLLIN)
+        return True
 
     def _read_daemon(self, connection: "socket.socket") -> None:
         """A tap that the daemon hands in, or the job's end."""
