@@ -167,7 +167,7 @@ class _Worker:
         for tap in self._taps.values():
             tap.socket.close()
         for connection in self._daemons.values():
-            # A daemon that has told of the end, and was not heard yet, waits for ours. Another has a tap in it, perhaps.
+            # A daemon that has told of the end, not heard yet, waits for ours. Another has a tap in it, perhaps.
             if _tells_end(connection):
                 self._enders.append(connection)
             else:

@@ -355,7 +355,9 @@ def test_an_error_of_the_kernel_in_between_costs_no_record_but_one_too_large(
     tmp_path.chmod(0o700)
     path = tmp_path / "s"
     scraper = Scraper(path)
-    argv = [need_program("strace"), "-qq", "-o", "/dev/null", "-e", f"inject={call}:error={error}:when=2"]
+    calls = tmp_path / "calls"
+    argv = [need_program("strace"), "-qq", "-o", str(calls), "-e", f"trace=connect,{call}"]
+    argv += ["-e", f"inject={call}:error={error}:when=2"]
     drains = subprocess.Popen(
         [*argv, sys.executable, "-I", "-S", "-c", DRAINS, str(ROOT), str(path), call],
         stdout=subprocess.PIPE, text=True,
@@ -368,4 +370,5 @@ def test_an_error_of_the_kernel_in_between_costs_no_record_but_one_too_large(
     gone = {8 if call == "sendmmsg" else 1} if is_oversize else set()
     assert got == [number for number in range(20) if number not in gone]
     assert said.splitlines()[-1] == ("19 1" if is_oversize else "20 0")
+    assert calls.read_text().count("connect(") == (2 if error in ("ECONNREFUSED", "ENOTCONN") else 1)
     assert ("due to EMSGSIZE, the smallest being 1 bytes" in said) == is_oversize
