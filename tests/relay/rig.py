@@ -13,9 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 # As guard/__main__.py will call it.
 PROGRAM = (
     "import posix, sys; sys.path.insert(0, sys.argv[1]); from guard.relay import main;"
@@ -31,12 +30,6 @@ Record = dict[str, Any]
 def command(*arguments: str) -> "list[str]":
     """The argv of `relay arguments...`, by the interpreter of the tests."""
     return [sys.executable, "-I", "-S", "-c", PROGRAM, str(ROOT), *arguments]
-
-
-def need(what: str, is_there: object) -> None:
-    """Skips without `what`; in CI, which installs it, that is a failure."""
-    if not is_there:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"{what} is not installed")
 
 
 def eventually(what: "Any", timeout_s: float = LONG_S) -> None:
