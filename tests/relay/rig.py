@@ -189,9 +189,9 @@ class Rig:
             if (one["stream"], one["slurm"]["task_id_global"], one["slurm"]["step_id"]) == (stream, task, step_id)
         )
 
-    def ended(self) -> None:
+    def ended(self, job_id: int = JOB_ID) -> None:
         """Tells the job's end and waits until its record has come: then all others have."""
-        self.event("job_end")
+        self.event("job_end", job_id=job_id)
         eventually(lambda: b'"type":"job_end"' in self.records_path.read_bytes())
 
     def _processes(self) -> "list[int]":
