@@ -33,7 +33,7 @@ test-eessi: $(PYZ) ## against EESSI's own scripts: EESSI_SCRIPTS=<checkout of so
 	$(PYTEST) tests/eessi/test_real_eessi.py
 
 fuzz: $(STAMP) ## the property tests with at least 20,000 generated cases each
-	FUZZ_CASES=20000 $(PYTEST) -n $(WORKERS) tests/arch/test_emit.py tests/arch/test_chain.py
+	FUZZ_CASES=20000 $(PYTEST) -n $(WORKERS) tests/arch/test_emit.py tests/arch/test_chain.py tests/scraper/test_receiver.py
 
 bench: $(PYZ) ## the figures of docs/, as ratios on this machine: guard, Slurm launch, relay, scraper (as root, with Slurm)
 	$(PY) tests/bench/guard.py $(PYZ)

@@ -4,11 +4,12 @@
 Runs as the .pyz, as `python3 -I <this file>` from an unmodified checkout, and as `python3 -m guard`.
 """
 
-import os
 import posix
 import sys
 
 if not __package__:
+    import os
+
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 USAGE = """usage: eessi-arch-guard                   as Slurm's TaskProlog: directives on stdout
@@ -81,12 +82,15 @@ def start() -> None:
         value = environ.pop(b"EESSI_ARCH_GUARD_" + name, None)
         if value is not None:
             environ[name] = value
-    status = main(sys.argv[1:], environ, os.path.abspath(sys.argv[0]))
+    file = sys.argv[0]
+    if not file.startswith("/"):
+        file = f"{posix.getcwd()}/{file}"
+    status = main(sys.argv[1:], environ, file)
     try:
         sys.stdout.flush()
     except (OSError, AttributeError):
         pass  # nobody reads, or fd 1 was closed from the start
-    os._exit(status)
+    posix._exit(status)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from guard.arch import cache
+from guard.base import files
 from tests.eessi.tree import Tree, lmod_init
+
+# A fake file system (pyfakefs) stands behind os; these take the same functions from posix, where os has them from.
+files.os = cache.os = os  # type: ignore[attr-defined]
 
 ROOT = Path(__file__).parent.parent
 PYZ = Path(os.environ.get("EESSI_ARCH_GUARD_PYZ") or ROOT / "dist" / "eessi-arch-guard.pyz")

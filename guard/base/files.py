@@ -5,8 +5,8 @@ World room. Seed guard-emits, "One decision per step". The names of the guard's 
 there may be a link, a pipe, a device or somebody else's; what counts is the opened file itself.
 """
 
-import os
-import stat
+import _stat as stat
+import posix as os  # what a cached answer needs of it, without the 0.9 ms that os costs at each start
 
 _TRIES = 4
 

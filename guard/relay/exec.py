@@ -19,12 +19,27 @@ def run(argv: "list[bytes]", is_unbuffered: bool, path: str, environ: "dict[byte
     Takes: path - the daemon's tap socket.
     """
     held = _hold_standard_fds()
+    environ = _as_given(environ)
     tap = _asked(is_unbuffered, path, environ)
     if tap is None:
         return command.become(argv, environ)
     from guard.relay.copier import Copier
 
     return Copier(argv, environ, tap, held).run()
+
+
+def _as_given(environ: "dict[bytes, bytes]") -> "dict[bytes, bytes]":
+    """environ with the LC_CTYPE that this process was given, or without one.
+
+    In the C locale Python sets its own (PEP 538) before anything can be read, also with -I: CMD must not see that.
+    """
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            given = [entry[9:] for entry in file.read().split(b"\0") if entry.startswith(b"LC_CTYPE=")]
+    except OSError:
+        return environ
+    others = {name: value for name, value in environ.items() if name != b"LC_CTYPE"}
+    return {**others, b"LC_CTYPE": given[0]} if given else others
 
 
 def _now_ms() -> int:

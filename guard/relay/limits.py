@@ -41,6 +41,14 @@ NO_BUFFERS_PAUSE_MS = 20
 # absent one is not slowed at all. Ours.
 PATIENCE_MS = 4
 SEND_WAIT_MS = 2
+# Records laid out for the kernel at once, their count and bytes, and records of one system call, after which the clock
+# is looked at (each record may wait SEND_WAIT_MS): first a few, more while they are taken. Ours, from
+# tests/bench/relay_worker.py.
+WINDOW_FIRST_COUNT = 16
+WINDOW_MOST_COUNT = 256
+WINDOW_BYTES = 256 * KIB
+SEND_FIRST_COUNT = 8
+SEND_MOST_COUNT = 64
 # "periodically after that with a running total": the seed gives no period. In ms, ours.
 DROP_REPORT_PERIOD_MS = 60_000
 

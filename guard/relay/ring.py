@@ -12,7 +12,7 @@ from guard.relay.limits import DROP_REPORT_PERIOD_MS, RING_ENTRY_BYTES
 
 
 class Ring:
-    """records: the waiting datagrams, oldest first. Whoever sends takes from the left and says so by took()."""
+    """records: the waiting datagrams, oldest first. Whoever sends looks at the left, and takes what went by take()."""
 
     __slots__ = (
         "_capacity_bytes",
@@ -45,14 +45,15 @@ class Ring:
             self._used_bytes -= len(self.records.popleft()) + RING_ENTRY_BYTES
             self.dropped_count += 1
 
-    def took(self, count: int, taken_bytes: int) -> None:
-        """count records, taken_bytes long together, have been taken from the left."""
-        self._used_bytes -= taken_bytes + RING_ENTRY_BYTES * count
+    def take(self, count: int) -> "list[bytes]":
+        """The oldest count records: they are in the ring no more."""
+        taken = [self.records.popleft() for _ in range(count)]
+        self._used_bytes -= sum(map(len, taken)) + RING_ENTRY_BYTES * count
+        return taken
 
     def drop_oversize(self) -> None:
         """Drops the oldest record: the kernel will not carry it."""
-        size_bytes = len(self.records.popleft())
-        self.took(1, size_bytes)
+        size_bytes = len(self.take(1)[0])
         self.dropped_count += 1
         self.oversize_count += 1
         self._smallest_bytes = min(self._smallest_bytes or size_bytes, size_bytes)

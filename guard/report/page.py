@@ -94,7 +94,7 @@ def _trust(result: "dict[str, Any]") -> str:
     items = (
         f"{result['jobs']['unended']:,} starts of a job on a node have no end: running still, or the node is gone.",
         f"{losses['reports']:,} drop reports from {losses['nodes']:,} nodes: at least {losses['records_at_least']:,}"
-        f" records were lost; {losses['doubtful_lines']:,} joined lines are doubtful.",
+        f" records were lost; {losses['doubtful_lines']:,} lines are doubtful.",
         f"{result['bad_lines']:,} lines of the files are no records and were left out.",
         "The guard speaks through job output, so a job can claim what it likes.",
     )
@@ -103,6 +103,10 @@ def _trust(result: "dict[str, Any]") -> str:
 
 def _card(number: str, text: str, tone: str = "") -> str:
     return f'<div class="card"><b class="{tone}">{number}</b><span>{text}</span></div>'
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _text(text: object) -> str:
@@ -128,8 +132,8 @@ def _list(title: str, rows: "list[dict[str, Any]]", tone: str, label: "Any") -> 
         return ""
     most = max(row["jobs"] for row in rows) or 1
     items = [
-        f'<li><div class="row">{label(row)}<span class="n">{row["jobs"]:,} jobs,'
-        f" {row['nodes']:,} {'node' if row['nodes'] == 1 else 'nodes'}</span></div>"
+        f'<li><div class="row">{label(row)}<span class="n">{_count(row["jobs"], "job")},'
+        f" {_count(row['nodes'], 'node')}</span></div>"
         f'<div class="bar"><span class="b-{tone}" style="width:{100 * row["jobs"] / most:.1f}%"></span></div></li>'
         for row in rows[:SHOWN_COUNT]
     ]
@@ -137,16 +141,18 @@ def _list(title: str, rows: "list[dict[str, Any]]", tone: str, label: "Any") -> 
 
 
 def _kinds(title: str, rows: "list[dict[str, Any]]") -> str:
-    """Rows with a bar of two colours, for failed and reloaded jobs."""
+    """Rows with a bar of two colours, for failed and reloaded jobs; rows that have neither are left out."""
+    rows = [row for row in rows if row["failed_jobs"] + row["reloaded_jobs"]]
     if not rows:
         return ""
-    most = max(row["failed_jobs"] + row["reloaded_jobs"] for row in rows) or 1
+    most = max(row["failed_jobs"] + row["reloaded_jobs"] for row in rows)
     items = []
     for row in rows[:SHOWN_COUNT]:
         failed, reloaded = row["failed_jobs"], row["reloaded_jobs"]
         items.append(
             f'<li><div class="row"><code>{_text(row["key"])}</code><span class="n">'
-            f'<span class="bad">{failed:,} not</span>, <span class="good">{reloaded:,} reloaded</span></span></div>'
+            f'<span class="bad">{failed:,} not reloaded</span>,'
+            f' <span class="good">{reloaded:,} reloaded</span></span></div>'
             f'<div class="bar"><span class="b-bad" style="width:{100 * failed / most:.1f}%"></span>'
             f'<span class="b-good" style="width:{100 * reloaded / most:.1f}%"></span></div></li>'
         )

@@ -66,7 +66,7 @@ def headline(result: "dict[str, Any]") -> str:
     if losses["reports"] or losses["doubtful_lines"]:
         lines.append(
             f"at least {losses['records_at_least']} records were dropped on {losses['nodes']} nodes"
-            f" ({losses['reports']} reports), {losses['doubtful_lines']} joined lines are doubtful"
+            f" ({losses['reports']} reports), {losses['doubtful_lines']} lines are doubtful"
         )
     if result["bad_lines"]:
         lines.append(f"{result['bad_lines']} lines are no records and were left out")

@@ -7,13 +7,17 @@ lines begin with `[jobid.stepid]`, and all that concern drops have the word rela
 
 import re
 
-_REPORT = re.compile(rb"relay dropped (\d+) records?|the relay is not draining fast enough|relay.{0,80}?dropped (\d+)")
+# "relay lost": our own producer's, of bytes that were lost before they were records (guard/relay/step.py).
+_REPORT = re.compile(
+    rb"relay dropped (\d+) records?|the relay is not draining fast enough|relay.{0,80}?dropped (\d+)"
+    rb"|relay lost \d+ bytes"
+)
 _STEP = re.compile(rb"\[(\d{1,10})\.([0-9a-z_+]{1,40})\]")
 
 
 class Report:
-    """job_id, step_id: of the step that lost records, None for slurmd's own job events; count: as the report says it,
-    None when it gives no number (running totals, so never summed by us); text: the line."""
+    """job_id, step_id: of the step that lost records, None for slurmd's own job events; count: of records, as the
+    report says it, None when it gives none (running totals, so never summed by us); text: the line."""
 
     __slots__ = ("count", "job_id", "step_id", "text")
 

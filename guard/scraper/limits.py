@@ -58,3 +58,5 @@ OPEN_FILES_MAX_COUNT = 128
 # What of a line of slurmd's log is kept, and how much of the log is read in one look, in bytes.
 LOG_LINE_MAX_BYTES = 2048
 LOG_LOOK_BYTES = 1 << 20
+# How often the place in it is kept when there is nothing to report, in seconds.
+LOG_KEEP_S = 5.0

@@ -2,7 +2,8 @@
 """Records as lines of NDJSON, the form in which everything after the socket carries them. Pure.
 
 What the scraper knows of a record goes into one field of its own, `scraper`: received (kernel's receive time, ns since
-the epoch); on a joined line also received_last, time_last, pieces, ended (a key of rejoin.ENDS) and doubtful.
+the epoch); doubtful where its step is known to have lost records; on a joined line also received_last, time_last,
+pieces and ended (a key of rejoin.ENDS).
 """
 
 import json
@@ -16,13 +17,15 @@ if TYPE_CHECKING:
 _KNOWN = frozenset(("v", "type", "time", "slurm", "stream", "body", "partial", "unbuffered"))
 
 
-def stamped(raw: bytes, received_ns: int) -> bytes:
+def stamped(raw: bytes, received_ns: int, is_doubtful: bool = False) -> bytes:
     """A record as it came, every byte of it, with its receive time. raw: what decode.record has taken."""
     if raw[-1] != 0x7D or b"\n" in raw:
         raw = raw.strip(b" \t\r\n")
         if b"\n" in raw:
             # Blanks between tokens may be newlines; in a string they cannot be. One record is one line here.
             raw = raw.replace(b"\n", b" ")
+    if is_doubtful:
+        return b'%b,"scraper":{"received":%d,"doubtful":true}}\n' % (raw[:-1], received_ns)
     return b'%b,"scraper":{"received":%d}}\n' % (raw[:-1], received_ns)
 
 

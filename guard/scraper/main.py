@@ -25,6 +25,10 @@ def main(arguments: "list[str]", environ: "dict[bytes, bytes]") -> int:
     try:
         settings = config.parse(_tables(options))
         if options.check:
+            from guard.scraper.sinks import make
+
+            for sink in settings.sinks:
+                make.require(sink)
             names = ", ".join(f"{sink.name} ({sink.kind})" for sink in settings.sinks)
             sys.stdout.write(f"the configuration is good: {settings.socket} -> {settings.spool} -> {names}\n")
             return 0

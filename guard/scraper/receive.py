@@ -44,8 +44,10 @@ _HEADER_BYTES = ctypes.sizeof(_Mmsghdr)
 _LENGTH = struct.Struct(f"{_Mmsghdr.length.offset}x I {_HEADER_BYTES - _Mmsghdr.length.offset - 4}x")
 # cmsghdr and struct timespec, cmsghdr and struct ucred: the order in which unix(7) sockets give them. There is room for
 # these two and no more, so that file descriptors which somebody passes along are closed by the kernel (MSG_CTRUNC).
-_CONTROL = struct.Struct("@Nii ll Nii iII 0l")
-_EXPECTED = (socket.SOL_SOCKET, SO_TIMESTAMPNS, socket.SOL_SOCKET, socket.SCM_CREDENTIALS)
+_CONTROL = struct.Struct("@16s ll 16s iII 0l")
+_CMSGHDR = struct.Struct("@Nii")
+_TIME_HEADER = _CMSGHDR.pack(_CMSGHDR.size + struct.calcsize("ll"), socket.SOL_SOCKET, SO_TIMESTAMPNS)
+_SENDER_HEADER = _CMSGHDR.pack(_CMSGHDR.size + struct.calcsize("iII"), socket.SOL_SOCKET, socket.SCM_CREDENTIALS)
 _recvmmsg = ctypes.CDLL(None, use_errno=True).recvmmsg
 _QUIET = (errno.EAGAIN, errno.EINTR)
 
@@ -90,10 +92,8 @@ class Receiver:
         longest = start = 0
         lengths = _LENGTH.iter_unpack(self._headers[: count * _HEADER_BYTES])
         controls = _CONTROL.iter_unpack(self._controls[: count * _CONTROL.size])
-        for (length,), (_, level, kind, seconds, nanoseconds, _, level_2, kind_2, pid, uid, _) in zip(
-            lengths, controls
-        ):
-            if (level, kind, level_2, kind_2) != _EXPECTED:
+        for (length,), (time_header, seconds, nanoseconds, sender_header, pid, uid, _) in zip(lengths, controls):
+            if time_header != _TIME_HEADER or sender_header != _SENDER_HEADER:
                 batch.refused.append(("foreign-uid", slots[start : start + min(length, _REFUSED_HEAD_BYTES)], 0))
             elif uid not in uids:
                 batch.refused.append(("foreign-uid", slots[start : start + min(length, _REFUSED_HEAD_BYTES)], pid))

@@ -13,7 +13,7 @@ import time
 
 from guard.base.deadline import Deadline
 from guard.base.faults import PeerFault
-from guard.scraper import decode, drops, line, quarantine, receive, rejoin, spool, tail
+from guard.scraper import decode, line, losses, quarantine, receive, rejoin, spool
 from guard.scraper.counters import Counters
 from guard.scraper.limits import STOP_TRY_S, TICK_S
 from guard.scraper.wake import Wake
@@ -45,8 +45,12 @@ def run(
     _take_up(os.path.join(config.spool, STATE), chains)
     room = Room(config, chains, counters, writer, lambda: wake.has(signal.SIGTERM))
     receiver = receive.Receiver(sock, config.uids, receive.slot_bytes())
-    log = tail.Tail(config.slurmd_log) if config.slurmd_log else None
-    looked_s = 0.0
+    log = losses.Losses(config.slurmd_log, config.spool) if config.slurmd_log else None
+    for job_id, step_id in log.steps if log else ():
+        chains.note_loss(job_id, step_id)
+    looked_s = time.monotonic()
+    # Before the first datagram: what was dropped while nobody read makes what it goes on with doubtful.
+    room.look(log, looked_s)
     while not wake.has(signal.SIGTERM):
         batch = receiver.drain()
         room.take(batch)
@@ -67,7 +71,7 @@ def run(
         room.take(batch)
         if not (batch.datagrams or batch.refused):
             break
-    room.look(log, time.monotonic())
+    room.look(log, time.monotonic(), is_last=True)
     spool.replace(os.path.join(config.spool, STATE), json.dumps(list(chains.state())).encode("ascii"))
     spool.sync(config.spool)
 
@@ -125,20 +129,23 @@ class Room:
             counters.add("received_bytes_total", size_bytes + sum(len(head) for _, head, _ in batch.refused))
             self._spool(lines)
 
-    def look(self, log: "tail.Tail | None", now_s: float) -> None:
-        """What is to be done now and then: chains that are too old, drop reports."""
+    def look(self, log: "losses.Losses | None", now_s: float, is_last: bool = False) -> None:
+        """What is to be done now and then: drop reports, chains that are too old."""
         lines: list[bytes] = []
-        self._chains.expire(now_s, lines)
-        for text in log.lines() if log else ():
-            report = drops.parse(text)
-            if report is None:
-                continue
+        reports = log.new() if log else []
+        for report in reports:
             self._counters.add("drop_reports_total")
             if report.job_id is not None and report.step_id is not None:
                 self._chains.note_loss(report.job_id, report.step_id)
             note = {"reported": report.text, **({} if report.count is None else {"dropped": report.count})}
             lines.append(line.loss(time.time_ns(), *self._place, report.job_id, report.step_id, note))
+        self._chains.expire(now_s, lines)
         self._spool(lines)
+        if log:
+            try:
+                log.keep(self._chains.lossy(), now_s, bool(reports) or is_last)
+            except OSError:
+                self._counters.add("spool_failures_total")
         self._tell()
 
     def _refuse(self, code: str, raw: bytes, received_ns: int, pid: int, detail: str) -> None:

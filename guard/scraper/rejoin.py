@@ -115,6 +115,11 @@ class Rejoin:
                     if not is_piece and key in self._chains:
                         self._end(key, "line", lines)
                     return
+            if self._lossy and (fields["slurm"]["job_id"], fields["slurm"]["step_id"]) in self._lossy:
+                # It may be the end of a line whose first pieces are lost.
+                self.counts["doubtful"] += 1
+                lines.append(line.stamped(raw, received_ns, True))
+                return
         else:
             self._end_of(fields, lines)
         lines.append(line.stamped(raw, received_ns))
@@ -136,6 +141,10 @@ class Rejoin:
         for key, chain in self._chains.items():
             if (key[2], key[4]) == (job_id, step_id):
                 chain.doubtful = True
+
+    def lossy(self) -> "tuple[tuple[int, str], ...]":
+        """The steps that note_loss has named and that have not ended."""
+        return tuple(self._lossy)
 
     def note_broken(self, pid: int) -> None:
         """Marks what is open from one sender: one of its datagrams could not be read."""

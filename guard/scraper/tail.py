@@ -7,14 +7,22 @@ from guard.scraper.limits import LOG_LINE_MAX_BYTES, LOG_LOOK_BYTES
 
 
 class Tail:
-    """Follows a path from its present end on; after a rotation it reads the old file to its end, then the new one."""
+    """Follows a path; after a rotation it reads the old file to its end, then the new one.
 
-    def __init__(self, path: str) -> None:
+    place: where an earlier Tail was (its place()). Without one it begins at the present end; if the log was rotated
+    since, at the begin of the new one, and what the old one got after that place is not read.
+    """
+
+    def __init__(self, path: str, place: "tuple[int, int, int] | None" = None) -> None:
         self._path = path
         self._rest = b""
         self._fd = self._opened()
         if self._fd >= 0:
-            os.lseek(self._fd, 0, os.SEEK_END)
+            there = os.fstat(self._fd)
+            if place is None:
+                os.lseek(self._fd, 0, os.SEEK_END)
+            elif place[:2] == (there.st_dev, there.st_ino):
+                os.lseek(self._fd, place[2], os.SEEK_SET)
 
     def lines(self) -> "list[bytes]":
         """The lines that came since the last look, at most LOG_LOOK_BYTES, each cut to LOG_LINE_MAX_BYTES."""
@@ -27,6 +35,13 @@ class Tail:
         *whole, rest = (self._rest + data).split(b"\n")
         self._rest = rest[:LOG_LINE_MAX_BYTES]
         return [line[:LOG_LINE_MAX_BYTES] for line in whole]
+
+    def place(self) -> "tuple[int, int, int] | None":
+        """Device, inode and the offset of the first line that lines() has not given; None while there is no log."""
+        if self._fd < 0:
+            return None
+        there = os.fstat(self._fd)
+        return there.st_dev, there.st_ino, max(0, os.lseek(self._fd, 0, os.SEEK_CUR) - len(self._rest))
 
     def close(self) -> None:
         """Closes the log."""

@@ -13,9 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 # As guard/__main__.py will call it.
 PROGRAM = (
     "import posix, sys; sys.path.insert(0, sys.argv[1]); from guard.relay import main;"
@@ -31,12 +30,6 @@ Record = dict[str, Any]
 def command(*arguments: str) -> "list[str]":
     """The argv of `relay arguments...`, by the interpreter of the tests."""
     return [sys.executable, "-I", "-S", "-c", PROGRAM, str(ROOT), *arguments]
-
-
-def need(what: str, is_there: object) -> None:
-    """Skips without `what`; in CI, which installs it, that is a failure."""
-    if not is_there:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"{what} is not installed")
 
 
 def eventually(what: "Any", timeout_s: float = LONG_S) -> None:
@@ -196,9 +189,9 @@ class Rig:
             if (one["stream"], one["slurm"]["task_id_global"], one["slurm"]["step_id"]) == (stream, task, step_id)
         )
 
-    def ended(self) -> None:
+    def ended(self, job_id: int = JOB_ID) -> None:
         """Tells the job's end and waits until its record has come: then all others have."""
-        self.event("job_end")
+        self.event("job_end", job_id=job_id)
         eventually(lambda: b'"type":"job_end"' in self.records_path.read_bytes())
 
     def _processes(self) -> "list[int]":

@@ -15,6 +15,7 @@ import pytest
 
 from guard.relay import copier, frames
 from guard.relay.signals import is_forwarded
+from tests.conftest import need_program
 from tests.relay.rig import JOB_ID, LONG_S, Rig, eventually
 
 
@@ -159,6 +160,30 @@ def test_a_full_disk_ends_that_stream_is_logged_and_the_other_goes_on(node: Rig,
     node.ended()
     assert f"task 0 {stream}: cannot write its destination: No space left on device" in node.log()
     assert node.output(stream) == "lost\n"
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_destination_that_fails_ends_that_stream_is_logged_and_the_other_goes_on(node: Rig, stream: str) -> None:
+    """EIO, as of a broken disk: strace fails the third and all later writes to the file."""
+    first, other = (">&1", ">&2") if stream == "stdout" else (">&2", ">&1")
+    script = (
+        f"trap '' PIPE; for i in 1 2 3 4; do echo $i {first} 2>/dev/null || echo epipe {other}; sleep 0.3; done; exit 4"
+    )
+    path = node.base / "out"
+    strace = [need_program("strace"), "-f", "-qq", "-o", "/dev/null", "-e", "inject=write:error=EIO:when=3+"]
+    with open(path, "wb") as file:
+        options: "dict[str, Any]" = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: file}
+        done = subprocess.run(
+            [*strace, "-P", str(path), *node.exec_command("--", "sh", "-c", script)],
+            env=node.environ(), timeout=LONG_S, **options,
+        )  # fmt: skip
+    assert done.returncode == 4
+    assert path.read_text() == "1\n2\n"
+    assert ((done.stderr if stream == "stdout" else done.stdout) or b"").strip() == b"epipe"
+    node.ended()
+    assert f"task 0 {stream}: cannot write its destination: Input/output error" in node.log()
+    assert node.output(stream) == "1\n2\n3\n"
+    assert node.output("stderr" if stream == "stdout" else "stdout") == "epipe\n"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can mount")
@@ -422,3 +447,53 @@ def test_a_slow_reader_of_stdout_does_not_hold_stderr(node: Rig) -> None:
     assert running.stderr.readline() == b"err\n"
     assert len(running.stdout.read()) == 1_000_000
     assert running.wait(LONG_S) == 0
+
+
+# --- as it is installed: the one file, whose sh header becomes Python
+
+
+def built(pyz: Path, node: Rig, *arguments: str) -> "list[str]":
+    return [str(pyz), "relay", "exec", "--folder", str(node.folder), "--", *arguments]
+
+
+def test_the_built_program_passes_status_death_signals_and_stdin_on(pyz: Path, node: Rig) -> None:
+    for script, status in (
+        ("exit 0", 0), ("exit 126", 126), ("exit 127", 127), ("exit 138", 138), ("exit 255", 255),
+        ("kill -KILL $$", -signal.SIGKILL), ("kill -USR1 $$", -signal.SIGUSR1), ("kill -SEGV $$", -signal.SIGSEGV),
+    ):  # fmt: skip
+        done = subprocess.run(
+            built(pyz, node, "sh", "-c", f"cat; {script}"),
+            env=node.environ(0), input=b"typed\n", capture_output=True, timeout=LONG_S,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout, done.stderr) == (status, b"typed\n", b""), script
+    running = subprocess.Popen(
+        built(pyz, node, "sh", "-c", "trap 'echo got; exit 9' TERM; echo ready; while :; do sleep 0.1; done"),
+        env=node.environ(0), stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert running.stdout and running.stdout.readline() == b"ready\n"
+    running.terminate()
+    assert (running.communicate(timeout=LONG_S)[0], running.returncode) == (b"got\n", 9)
+    node.ended()
+    assert node.output(step_id="0") == "typed\n" * 8 + "ready\ngot\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_the_built_program_leaves_closed_what_was_closed(pyz: Path, node: Rig, closed: str) -> None:
+    look = 'exec 9>"$0"; for fd in 0 1 2; do [ -e /proc/$$/fd/$fd ] && echo $fd >&9; done; exit 3'
+    for name, start in (("bare", []), ("built", built(pyz, node))):
+        argv = ["sh", "-c", f'exec "$@" {closed}', "sh", *start, "sh", "-c", look, str(node.base / name)]
+        assert subprocess.run(argv, env=node.environ(), timeout=LONG_S).returncode == 3
+    assert (node.base / "built").read_text() == (node.base / "bare").read_text()
+
+
+@pytest.mark.parametrize("locale", [{}, {"LC_CTYPE": "C"}, {"LC_CTYPE": "POSIX", "LANG": "C"}, {"LC_ALL": "C.UTF-8"}])
+def test_the_built_program_gives_the_command_the_environment_of_the_job(
+    pyz: Path, node: Rig, locale: "dict[str, str]"
+) -> None:
+    environ = node.environ(0, LD_LIBRARY_PATH="/no/such:", LD_PRELOAD="", PYTHONPATH="/no/such", **locale)
+    for folder in (node.folder, node.base / "no-daemon"):
+        argv = [str(pyz), "relay", "exec", "--folder", str(folder), "--", "/usr/bin/env", "-0"]
+        got = subprocess.run(argv, env=environ, capture_output=True, timeout=LONG_S).stdout
+        after = dict(one.partition("=")[::2] for one in got.decode().split("\0")[:-1])
+        after.pop("PWD", None)  # dash, as the header's sh
+        assert after == environ

@@ -15,7 +15,8 @@ import pytest
 
 from guard.relay import frames
 from guard.relay.frames import Frame
-from tests.relay.rig import JOB_ID, LONG_S, PROGRAM, ROOT, Rig, command, eventually, need
+from tests.conftest import ROOT, need
+from tests.relay.rig import JOB_ID, LONG_S, PROGRAM, Rig, command, eventually
 from tests.relay.test_worker import Wire
 
 NOBODY = 65534

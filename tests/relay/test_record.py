@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 import json
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,6 +71,38 @@ def test_any_output_parses_and_comes_back_as_the_reference_says(reads: "list[byt
     assert bodies == reference.bodies(b"".join(reads), 16)
     assert all(one["time"] == time_ns and type(one["time"]) is int for one in got)
     assert not any(reference.is_rejected(ord(character)) for one in got for character in one["body"])
+
+
+SLURM_VALUE = st.one_of(st.text(st.characters(exclude_categories=["Cs"])), st.integers(0, 2**63 - 1))
+
+
+@given(
+    st.dictionaries(st.sampled_from([*JOB, *STEP]), SLURM_VALUE),
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\n")),
+    st.sampled_from([lines.LINES, lines.PARTIAL, lines.UNBUFFERED]),
+    st.integers(0, 2**63 - 1),
+    st.sampled_from([1, 2]),
+)
+def test_each_record_is_what_a_json_library_would_have_written(
+    slurm: "dict[str, object]", text: str, kind: int, time_ns: int, stream: int
+) -> None:
+    """Equal once parsed, by the standard library and by a fast one, in the order of the keys too."""
+    body = text + "\n" if kind == lines.LINES else text
+    expected: "dict[str, object]" = {
+        "v": 1, "type": "log", "time": time_ns, "slurm": slurm, "stream": record.STREAM_NAMES[stream], "body": body,
+    }  # fmt: skip
+    if kind != lines.LINES:
+        expected["partial" if kind == lines.PARTIAL else "unbuffered"] = True
+    (log,) = record.logs([(kind, body.encode())], time_ns, record.log_place(slurm, stream))
+    start = record.event("job_start", time_ns, slurm)
+    for got, wanted in (
+        (log, expected),
+        (start, {"v": 1, "type": "job_start", "time": time_ns, "slurm": slurm}),
+    ):
+        assert json.loads(got) == orjson.loads(got) == wanted
+        # Written again: 1 is not true, and the keys keep their order.
+        assert orjson.dumps(json.loads(got)) == orjson.dumps(orjson.loads(got)) == orjson.dumps(wanted)
+        assert b"\n" not in got
 
 
 @pytest.mark.parametrize("cap_kbytes", [1, 4, 32, 64])

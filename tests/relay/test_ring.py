@@ -24,7 +24,7 @@ def test_the_oldest_are_dropped_and_counted_when_the_ring_is_full() -> None:
 def test_what_was_sent_makes_room() -> None:
     ring = Ring(3 * EACH)
     ring.push(of(3))
-    ring.took(1, len(ring.records.popleft()))
+    ring.take(1)
     ring.push([b"x" * 100])
     assert ring.dropped_count == 0
 
@@ -44,8 +44,7 @@ def test_records_keep_their_order_and_none_is_lost_uncounted(steps: "list[int | 
     for step in steps:
         if step is None:
             if ring.records:
-                record = ring.records.popleft()
-                ring.took(1, len(record))
+                (record,) = ring.take(1)
                 sent.append(int(record[:6]))
         else:
             ring.push([b"%06d" % pushed_count + b"." * step])

@@ -4,12 +4,16 @@
 import errno
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from guard.relay import datagrams
 from guard.relay.ring import Ring
 from guard.relay.sender import Sender
+from tests.conftest import ROOT, need_program
 
 ABSENT = "not connecting, the relay_io socket is not present"
 # The 12th unread datagram does not go in with the kernel's default of 10; whatever it is here, read it.
@@ -68,8 +72,11 @@ class Bench:
         return lines
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
+@pytest.fixture(params=["sendmmsg", "send"])
+def bench(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """With many datagrams a system call and, as where there is no ctypes, with one."""
+    if request.param == "send":
+        monkeypatch.setattr(datagrams, "_SENDMMSG", None)
     return Bench(tmp_path)
 
 
@@ -319,3 +326,49 @@ def test_the_one_more_attempt_may_find_the_scraper(bench: Bench) -> None:
     scraper = Scraper(bench.path)
     bench.sender.drain(lambda: 1, 5000)
     assert numbers(scraper.read()) == [0, 1]
+
+
+# A ring of 20 records, drained by the real clock; `send`: as where there is no ctypes. Tells what is left and dropped.
+DRAINS = """
+import os, sys, time
+sys.path.insert(0, sys.argv[1])
+from guard.relay import datagrams
+from guard.relay.ring import Ring
+from guard.relay.sender import Sender
+if sys.argv[3] == "sendto":
+    datagrams._SENDMMSG = None
+ring = Ring(1 << 20)
+sender = Sender(sys.argv[2], frozenset((os.getuid(),)), ring, print, False, 0)
+sender.pump(0)
+ring.push([b"%d" % number for number in range(20)])
+sender.drain(lambda: time.monotonic_ns() // 1_000_000, 5000)
+print(sender.sent_count, ring.dropped_count)
+"""
+
+
+@pytest.mark.parametrize("call", ["sendmmsg", "sendto"])
+@pytest.mark.parametrize("error", ["ENOBUFS", "ENOMEM", "EAGAIN", "EINTR", "ECONNREFUSED", "ENOTCONN", "EMSGSIZE"])
+def test_an_error_of_the_kernel_in_between_costs_no_record_but_one_too_large(
+    tmp_path: Path, call: str, error: str
+) -> None:
+    """strace fails the call once. A connection that broke is made anew, at once since the end is near."""
+    tmp_path.chmod(0o700)
+    path = tmp_path / "s"
+    scraper = Scraper(path)
+    calls = tmp_path / "calls"
+    argv = [need_program("strace"), "-qq", "-o", str(calls), "-e", f"trace=connect,{call}"]
+    argv += ["-e", f"inject={call}:error={error}:when=2"]
+    drains = subprocess.Popen(
+        [*argv, sys.executable, "-I", "-S", "-c", DRAINS, str(ROOT), str(path), call],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    scraper.socket.settimeout(20)
+    is_oversize = error == "EMSGSIZE"
+    got = [int(scraper.socket.recv(99)) for _ in range(19 if is_oversize else 20)]
+    said, _ = drains.communicate(timeout=20)
+    scraper.stop()
+    gone = {8 if call == "sendmmsg" else 1} if is_oversize else set()
+    assert got == [number for number in range(20) if number not in gone]
+    assert said.splitlines()[-1] == ("19 1" if is_oversize else "20 0")
+    assert calls.read_text().count("connect(") == (2 if error in ("ECONNREFUSED", "ENOTCONN") else 1)
+    assert ("due to EMSGSIZE, the smallest being 1 bytes" in said) == is_oversize

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.relay.rig import LONG_S, Rig, eventually, need
+from tests.conftest import need
+from tests.relay.rig import LONG_S, Rig, eventually
 
 
 class Screen:

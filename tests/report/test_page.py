@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The HTML page, opened in headless Chromium at two widths."""
 
+import html
 import html.parser
 import re
 import struct
@@ -117,6 +118,29 @@ def test_days_without_a_word_are_gaps(days: "list[str]", expected: int) -> None:
 @pytest.mark.parametrize(("number", "top"), [(1, 2), (2, 2), (3, 4), (5, 10), (11, 20), (1500, 2000), (4001, 10000)])
 def test_the_axis_ends_at_a_round_number(number: int, top: int) -> None:
     assert page._round_up(number) == top
+
+
+# Chromium makes no window as narrow as a phone, but a frame can be: media queries and layout are the frame's own.
+MEASURE = """<!doctype html><meta charset="utf-8"><body><iframe width="390" height="800" srcdoc="{page}"></iframe>
+<iframe width="1280" height="800" srcdoc="{page}"></iframe><p></p><script>onload = () => {
+  document.querySelector("p").textContent = "widths " + [...document.querySelectorAll("iframe")].map(
+    (frame) => frame.contentWindow.innerWidth + ":" + frame.contentDocument.documentElement.scrollWidth).join(" ")
+}</script>"""
+
+
+@pytest.mark.parametrize("what", ["fleet", "hostile"])
+def test_nothing_is_wider_than_a_phone_or_a_laptop(what: str, tmp_path: Path) -> None:
+    chromium = need_program("chromium")
+    text = rendered(list(Fleet(20, 2000).lines()) if what == "fleet" else hostile())
+    (tmp_path / "page.html").write_text(MEASURE.replace("{page}", html.escape(text)), encoding="utf-8")
+    done = subprocess.run(
+        [chromium, *_FLAGS, f"--user-data-dir={tmp_path}/profile", "--dump-dom", f"file://{tmp_path}/page.html"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "widths 390:390 1280:1280" in done.stdout, done.stdout[-300:] + done.stderr
+    assert "CONSOLE" not in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("width", [1280, 500])

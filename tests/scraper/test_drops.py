@@ -17,6 +17,8 @@ REPORTS = [
     ),
     (STAMP + "[174.batch] " + SOCKET + "the relay is not draining fast enough", (174, "batch", None)),
     (STAMP + "[9.interactive] relay_io: dropped 4096 records in all", (9, "interactive", 4096)),
+    # Our producer's: bytes, not records.
+    ("[174.0] relay lost 9000 bytes of task 3 stdout before they were records", (174, "0", None)),
 ]
 OTHERS = [
     "relay_io/uds_json: relaying job output to /var/spool/slurmd/relay-io.sock",

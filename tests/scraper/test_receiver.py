@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from guard.scraper import config, drops, receive, receiver, rejoin, spool, tail
+from guard.scraper import config, drops, losses, receive, receiver, rejoin, spool
 from guard.scraper.counters import Counters
 from tests.scraper import records
 from tests.scraper.test_decode import JUNK
@@ -75,7 +75,7 @@ def test_a_drop_report_of_slurmd_itself_is_a_line_without_a_job(tmp_path: Path) 
     bench = Bench(tmp_path)
     log = tmp_path / "slurmd.log"
     log.write_bytes(b"")
-    follower = tail.Tail(str(log))
+    follower = losses.Losses(str(log), str(tmp_path))
     bench.take(records.raw(records.job("job_start")))
     log.write_bytes(b"[/s] the relay is not draining fast enough\nnothing of note\n")
     bench.room.look(follower, 1.0)

@@ -166,6 +166,13 @@ def test_a_drop_report_marks_what_is_open_of_its_step_and_what_is_still_to_come_
     assert chains.counts["doubtful"] == 2
 
 
+def test_a_line_without_a_chain_may_be_the_end_of_a_lost_one() -> None:
+    chains = rejoin.Rejoin()
+    chains.note_loss(174, "0")
+    lines = fed([L("tail\n"), L("other\n", step_id="1"), END, L("next step\n")], chains)
+    assert [text["body"] for text in lines if text["scraper"].get("doubtful")] == ["tail\n"]
+
+
 def test_a_datagram_that_could_not_be_read_marks_what_its_sender_has_open() -> None:
     chains = rejoin.Rejoin()
     fed([P("a")], chains)

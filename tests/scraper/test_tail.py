@@ -60,3 +60,16 @@ def test_a_line_without_end_is_bounded(log: Path) -> None:
         assert len(tail._rest) <= 2048
     write(log, b"\nnext\n")
     assert tail.lines()[1:] == [b"next"]
+
+
+def test_the_next_tail_goes_on_where_the_last_one_was(log: Path) -> None:
+    before = Tail(str(log))
+    write(log, b"a\nhal")
+    assert before.lines() == [b"a"]
+    place = before.place()
+    before.close()
+    write(log, b"f\nb\n")
+    assert Tail(str(log), place).lines() == [b"half", b"b"]
+    log.rename(log.with_suffix(".1"))
+    write(log, b"new\n")
+    assert Tail(str(log), place).lines() == [b"new"]

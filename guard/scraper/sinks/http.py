@@ -5,7 +5,7 @@ import email.utils
 import gzip
 import time
 
-from guard.base.faults import NodeFault, SiteFault
+from guard.base.faults import NodeFault
 from guard.scraper.limits import ATTEMPT_S, RETRY_AFTER_MAX_S, SINK_BATCH_BYTES, SINK_BATCH_RECORDS
 from guard.scraper.sinks.verdict import Verdict
 
@@ -41,11 +41,8 @@ class Poster:
     """Posts to one URL. headers: of every request, the credentials among them; ca_file: instead of the system's."""
 
     def __init__(self, url: str, headers: "dict[str, str]", ca_file: "str | None") -> None:
-        """Raises: SiteFault(urllib3-missing)."""
-        try:
-            import urllib3
-        except ImportError:
-            raise SiteFault("urllib3-missing", url)
+        import urllib3
+
         self._url = url
         self._headers = {"User-Agent": "eessi-arch-guard", **headers}
         self._errors = (urllib3.exceptions.HTTPError, OSError)

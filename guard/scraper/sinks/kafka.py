@@ -19,11 +19,9 @@ class KafkaSink:
     """settings: librdkafka's own, bootstrap.servers among them; topic: where the lines go."""
 
     def __init__(self, settings: "dict[str, Any]", topic: str) -> None:
-        """Raises: SiteFault(kafka-missing, config-bad)."""
-        try:
-            import confluent_kafka
-        except ImportError:
-            raise SiteFault("kafka-missing", topic)
+        """Raises: SiteFault(config-bad)."""
+        import confluent_kafka
+
         self.lines_max = SINK_BATCH_RECORDS
         self.bytes_max = SINK_BATCH_BYTES
         self._topic = topic

@@ -2,6 +2,8 @@
 """A sink from its part of the configuration; what a sink needs is imported only when it is chosen."""
 
 import base64
+import importlib
+import sys
 
 from guard.base.faults import SiteFault
 from guard.scraper import config
@@ -14,6 +16,25 @@ if TYPE_CHECKING:
     from guard.scraper.sinks.http import Poster
     from guard.scraper.sinks.verdict import Sink
 
+_BY_HTTP = ("loki", "bulk", "otlp")
+
+
+def require(settings: "config.SinkConfig") -> None:
+    """Raises: SiteFault - this Python does not have the package that the sink of settings needs."""
+    where = f"sink {settings.name}; {sys.executable} does not have it"
+    if settings.kind in _BY_HTTP and not _has("urllib3"):
+        raise SiteFault("urllib3-missing", where)
+    if settings.kind == "kafka" and not _has("confluent_kafka"):
+        raise SiteFault("kafka-missing", where)
+
+
+def _has(package: str) -> bool:
+    try:
+        importlib.import_module(package)
+    except ImportError:
+        return False
+    return True
+
 
 def sink(
     settings: "config.SinkConfig", keep: "Callable[[dict[str, object]], None]", kept: "dict[str, object]"
@@ -23,6 +44,7 @@ def sink(
     Takes: keep - keeps a note beside the sink's cursor; kept - the note that was found there.
     Raises: SiteFault - an extra is missing, or a file that is named cannot be read; OSError - no folder can be made.
     """
+    require(settings)
     options = settings.options
     if settings.kind == "file":
         from guard.scraper.sinks.file import FileSink
