@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Records -> datagrams, many by one system call: sendmmsg(2) through ctypes. World room.
 
-A send() a record costs a quarter more of a core (docs/relay-producer.md, "Speed"). Where this Python has no ctypes, or
+A send() a record costs a quarter more of a core (docs/relay.md, "Speed"). Where this Python has no ctypes, or
 the C library no sendmmsg, there is that send().
 """
 
