@@ -10,7 +10,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.relay.rig import ROOT, Record, Rig, eventually
+from tests.conftest import ROOT
+from tests.relay.rig import Record, Rig, eventually
 from tests.slurm.cluster import Cluster
 from tests.slurm.host import reachable_folder
 from tests.slurm.site import USER

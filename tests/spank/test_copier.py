@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.relay.rig import JOB_ID, ROOT, Rig, eventually, need
+from tests.conftest import ROOT, need
+from tests.relay.rig import JOB_ID, Rig, eventually
 from tests.spank.site import output
 
 pytestmark = pytest.mark.xdist_group("spank-slurm")
