@@ -12,7 +12,7 @@ WORKERS ?= 2
 PYTEST := $(VENV)/bin/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: FORCE help demo test test-eessi fuzz bench lint pyz repro clean
+.PHONY: FORCE help demo test test-eessi fuzz bench lint pyz repro spank clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -40,6 +40,7 @@ bench: $(PYZ) ## the figures of docs/, as ratios on this machine: guard, Slurm l
 	$(PY) tests/bench/slurm_launch.py $(PYZ)
 	$(PY) tests/bench/relay_worker.py
 	$(PY) tests/bench/relay_exec.py
+	$(PY) tests/bench/relay_slurm.py
 	$(PY) tests/bench/scraper_receive.py
 
 lint: $(STAMP) ## ruff, mypy --strict, the Python floor, shellcheck
@@ -53,6 +54,9 @@ pyz: $(PYZ) ## dist/eessi-arch-guard.pyz
 
 $(PYZ): $(STAMP) $(shell git ls-files guard build pyproject.toml) $(if $(SITE_PYTHON),FORCE)
 	$(PY) build/pyz.py $@ $(addprefix --python ,$(SITE_PYTHON))
+
+spank: ## dist/relay_io-<version>.so: the relay's tap for the Slurm whose headers are here (SLURM_INCLUDE=/usr/include)
+	$(MAKE) -C build/spank OUT=$(CURDIR)/dist
 
 repro: $(PYZ) ## the same tree gives the same bytes: builds twice, in two folders, and compares
 	$(PYTEST) tests/build/test_pyz.py -k same
