@@ -59,6 +59,12 @@ def fake_modules(folder: Path) -> bytes:
     return os.fsencode(folder)
 
 
+def broken_libraries(folder: Path) -> bytes:
+    """What Debian's Python is linked with, and neither sh, bash nor Lmod's Lua is, as a file that no loader takes."""
+    (folder / "libexpat.so.1").write_bytes(b"built for another machine")
+    return os.fsencode(folder)
+
+
 HOSTILE: "dict[str, Callable[[Path], Environ]]" = {
     "SHIV_ROOT": lambda folder: {b"SHIV_ROOT": b"/proc/1"},
     "SHIV_ENTRY_POINT": lambda folder: {b"SHIV_ENTRY_POINT": b"os:abort"},
@@ -82,7 +88,7 @@ HOSTILE: "dict[str, Callable[[Path], Environ]]" = {
         b"PYTHONEXECUTABLE": b"/nonexistent",
         b"PYTHONCASEOK": b"1",
     },
-    "LD_LIBRARY_PATH": lambda folder: {b"LD_LIBRARY_PATH": os.fsencode(folder)},
+    "LD_LIBRARY_PATH": lambda folder: {b"LD_LIBRARY_PATH": broken_libraries(folder)},
     "LUA_INIT": lambda folder: {b"LUA_INIT": b"os.exit(3)", b"LUA_INIT_5_3": b"os.exit(3)"},
     "LUA_PATH": lambda folder: {b"LUA_PATH": b"/x", b"LUA_CPATH": b"/x"},
     "BASH_ENV that exits": lambda folder: {b"BASH_ENV": b"/dev/stdin"},
@@ -315,7 +321,7 @@ def test_where_the_bytecodes_place_does_not_fit_its_modules_are_found_all_the_sa
         assert (told.returncode, told.stdout, told.stderr) == (0, "eessi-arch-guard 0.1.0\n", "")
 
 
-DEATHS = ["kill -ILL $$", "kill -SEGV $$", "kill -BUS $$", "kill -ABRT $$", "kill -KILL $$"]
+DEATHS = ["kill -ILL $$", "kill -SEGV $$", "kill -BUS $$", "kill -ABRT $$", "kill -KILL $$", "exit 1", "exit 3"]
 
 
 @pytest.mark.parametrize("name", SHELLS)
@@ -331,7 +337,7 @@ def test_a_python_that_dies_does_not_cost_the_task(
     after, printed = slurm_reader.applied(moved, run.stdout + run.stderr, slurm_reader.WHOLE)
     assert after == moved
     assert printed.startswith(b"eessi-arch-guard: skipped, /tmp/")
-    assert b" ended with status 1" in printed
+    assert b" ended with status " in printed
 
 
 @pytest.mark.parametrize("name", SHELLS)
