@@ -6,8 +6,6 @@ An environment is a dict of bytes to bytes throughout: it need not be UTF-8 (des
 
 from guard.base.limits import DEADLINE_DEFAULT_S, DEADLINE_MAX_S, DEADLINE_MIN_S, MODULE_NAME_MAX_BYTES
 
-Environ = "dict[bytes, bytes]"
-
 _OFF = (b"0", b"off", b"no", b"false")
 _DIGITS = b"0123456789"
 _LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"

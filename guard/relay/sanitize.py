@@ -10,8 +10,6 @@ A NUL stays a NUL here: it is one thing of six bytes to whoever cuts a line (lin
 import codecs
 import re
 
-REPLACEMENT = b"\xef\xbf\xbd"
-
 # \ud800-\udfff: what surrogateescape makes of a byte that is not part of a well-formed sequence, one for each byte.
 _REJECTED = re.compile(
     "[\ud800-\udfff\ue000-\uf8ff\ufdd0-\ufdef\ufff0-\ufff8\ufffe\uffff"
