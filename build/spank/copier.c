@@ -388,6 +388,11 @@ static void end_relay(struct copier *copier)
 		poll(&ready, 1, (int)((next_ms < end_ms ? next_ms : end_ms) - now) + 1);
 	}
 	link_close(&copier->link);
+	if (copier->link.notes.lost_bytes) {
+		snprintf(text, sizeof(text), "relay lost %llu bytes that a worker held when it died",
+			 (unsigned long long)copier->link.notes.lost_bytes);
+		copier->log(text);
+	}
 	for (size_t i = 0; i < copier->stream_count; i++) {
 		struct stream *stream = &copier->streams[i];
 

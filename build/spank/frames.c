@@ -91,6 +91,8 @@ bool frame_answer(const uint8_t *packet, size_t size_bytes, struct answer *answe
 	answer->code = (int)code;
 	if (!number(text, length, "stream_buffer_bytes", &answer->buffer_bytes))
 		answer->buffer_bytes = 0;
+	if (!number(text, length, "tally_slot", &answer->tally_slot))
+		answer->tally_slot = 0;
 	return true;
 }
 

@@ -50,7 +50,7 @@ struct fields {
 /* buffer_bytes: 0 where the answer has none. */
 struct answer {
 	int code;
-	uint64_t buffer_bytes;
+	uint64_t buffer_bytes, tally_slot;
 };
 
 /* The header of a frame with a payload of this length. */

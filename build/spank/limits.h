@@ -13,6 +13,12 @@
 /* What a stream holds that is not sent yet, until the worker says its own number, and the most that it may say. */
 #define STREAM_BUFFER_BYTES 131072
 #define STREAM_BUFFER_MOST_BYTES (16 * 1024 * 1024)
+/* A worker's tally: guard/relay/tally.py. */
+#define TALLY_COMMITS_AT 8
+#define TALLY_COMMIT_BYTES 24
+#define TALLY_SLOTS_AT 56
+#define TALLY_SLOT_BYTES 8
+#define TAPS_MOST_COUNT 1024
 #define BACKOFF_FIRST_MS 250
 #define BACKOFF_MOST_MS 30000
 /* A gap without a frame taken that counts as hung; all such gaps of a step; the step's end at most. */

@@ -21,6 +21,7 @@ bool link_init(struct link *link, const char *path)
 	link->hung_left_ms = TAP_HUNG_TOTAL_MS;
 	link->fd = -1;
 	link->code = -1;
+	link->tally = -1;
 	return true;
 }
 
@@ -136,6 +137,10 @@ static void hang_up(struct link *link)
 	if (link->fd >= 0)
 		close(link->fd);
 	link->fd = -1;
+	if (link->tally >= 0)
+		close(link->tally);
+	link->tally = -1;
+	link->sent_bytes = 0;
 	link->is_open = false;
 	link->wants_write = false;
 }
@@ -146,6 +151,33 @@ static void come_back(struct link *link, int64_t now_ms)
 	hang_up(link);
 	link->try_ms = now_ms + link->backoff_ms;
 	link->backoff_ms = link->backoff_ms < BACKOFF_MOST_MS / 2 ? 2 * link->backoff_ms : BACKOFF_MOST_MS;
+}
+
+/* How much of what we sent is in records, from the worker's tally; 0 where that cannot be read. */
+static int64_t taken_bytes(const struct link *link)
+{
+	uint8_t half, commit[TALLY_COMMIT_BYTES], slot[TALLY_SLOT_BYTES];
+	off_t at = TALLY_SLOTS_AT + (off_t)(link->tally_slot * TALLY_SLOT_BYTES);
+
+	if (pread(link->tally, &half, 1, 0) != 1 ||
+	    pread(link->tally, commit, sizeof(commit), TALLY_COMMITS_AT + (half & 1) * TALLY_COMMIT_BYTES) !=
+		    (ssize_t)sizeof(commit))
+		return 0;
+	if (frame_count_of(commit + 8) == link->tally_slot)
+		return (int64_t)frame_count_of(commit + 16);
+	if (pread(link->tally, slot, sizeof(slot), at) != (ssize_t)sizeof(slot))
+		return 0;
+	return (int64_t)frame_count_of(slot);
+}
+
+/* The worker has closed: what it did not make into records nobody else has. */
+static void mourn(struct link *link, int64_t now_ms)
+{
+	int64_t lost_bytes = link->tally >= 0 && !link->is_drained ? (int64_t)link->sent_bytes - taken_bytes(link) : 0;
+
+	if (lost_bytes > 0)
+		link->notes.lost_bytes += (uint64_t)lost_bytes;
+	come_back(link, now_ms);
 }
 
 static void give_up(struct link *link)
@@ -212,7 +244,9 @@ static void welcome(struct link *link, const struct answer *answer, int64_t now_
 		if (answer->buffer_bytes >= COPY_BYTES && answer->buffer_bytes <= STREAM_BUFFER_MOST_BYTES)
 			link->buffer_bytes = answer->buffer_bytes;
 		link->is_open = true;
+		link->has_asked = link->is_drained = false;
 		link->backoff_ms = BACKOFF_FIRST_MS;
+		queue_loss(link, &link->notes);
 	} else if (answer->code == ANSWER_TOO_MANY || answer->code == ANSWER_CANNOT) {
 		come_back(link, now_ms);
 	} else {
@@ -220,23 +254,80 @@ static void welcome(struct link *link, const struct answer *answer, int64_t now_
 	}
 }
 
+/* After a send() that failed. ENOBUFS, ENOMEM: poll() would call that writable. The worker lives and takes us again. */
+static void disconnect(struct link *link, int64_t now_ms)
+{
+	if (errno == EPIPE || errno == ECONNRESET)
+		mourn(link, now_ms);
+	else
+		come_back(link, now_ms);
+}
+
+/* One packet, and the file descriptor that came with it, -1 none. */
+static ssize_t receive(int from, uint8_t *packet, size_t size_bytes, int *fd)
+{
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control;
+	struct iovec part = {.iov_base = packet, .iov_len = size_bytes};
+	struct msghdr message = {
+		.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
+	ssize_t size = recvmsg(from, &message, MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC);
+	struct cmsghdr *header = size >= 0 ? CMSG_FIRSTHDR(&message) : NULL;
+
+	*fd = -1;
+	if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
+	    header->cmsg_len == CMSG_LEN(sizeof(int)))
+		memcpy(fd, CMSG_DATA(header), sizeof(int));
+	return size;
+}
+
 static void read_answers(struct link *link, int64_t now_ms)
 {
 	uint8_t packet[FRAME_HEADER_BYTES + FIELDS_MAX_BYTES];
 
 	while (link->fd >= 0) {
-		ssize_t size = recv(link->fd, packet, sizeof(packet), MSG_DONTWAIT | MSG_TRUNC);
+		int fd;
+		ssize_t size = receive(link->fd, packet, sizeof(packet), &fd);
 		struct answer answer;
 
 		if (size < 0 && errno == EINTR)
 			continue;
 		if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
 			return;
-		if (size <= 0 || (size_t)size > sizeof(packet))
-			come_back(link, now_ms);
-		else if (frame_answer(packet, (size_t)size, &answer))
+		if (size <= 0 || (size_t)size > sizeof(packet)) {
+			mourn(link, now_ms);
+		} else if (frame_answer(packet, (size_t)size, &answer)) {
+			if (link->tally < 0 && answer.tally_slot < TAPS_MOST_COUNT) {
+				link->tally = fd;
+				link->tally_slot = answer.tally_slot;
+				fd = -1;
+			}
 			welcome(link, &answer, now_ms);
+		} else if (packet[0] == FRAME_DRAINED) {
+			link->is_drained = link->has_asked;
+		}
+		if (fd >= 0)
+			close(fd);
 	}
+}
+
+/* All is sent and the step is over: asks whether all of it was taken. */
+static void ask_drained(struct link *link, int64_t now_ms)
+{
+	struct frame_head head = {.kind = FRAME_DRAIN};
+	uint8_t frame[FRAME_HEADER_BYTES];
+
+	if (!link->is_ending || !link->sent_bytes || link->has_asked)
+		return;
+	frame_header(frame, &head, 0);
+	if (send(link->fd, frame, sizeof(frame), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
+		link->has_asked = true;
+	else if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)
+		link->wants_write = true;
+	else
+		disconnect(link, now_ms);
 }
 
 /* Sends frames, a lane after the other, while the socket takes them; whether it took any. */
@@ -258,13 +349,16 @@ static bool send_frames(struct link *link, int64_t now_ms)
 			return has_sent;
 		}
 		if (sent < 0) {
-			/* Also ENOBUFS, ENOMEM: poll() would call that writable. The worker takes us again. */
-			come_back(link, now_ms);
+			disconnect(link, now_ms);
 			return has_sent;
 		}
 		has_sent = true;
-		if (packet->frame[0] == FRAME_DATA)
+		if (packet->frame[0] == FRAME_DATA) {
 			lane->held_bytes -= packet->length_bytes;
+			link->sent_bytes += packet->length_bytes;
+		} else if (packet->frame[0] == FRAME_LOST) {
+			link->sent_bytes += frame_count_of(packet->frame + FRAME_HEADER_BYTES);
+		}
 		lane->first = packet->next;
 		if (!lane->first)
 			lane->last = NULL;
@@ -275,13 +369,14 @@ static bool send_frames(struct link *link, int64_t now_ms)
 		if (lane->first)
 			take_turn(link, lane);
 	}
+	ask_drained(link, now_ms);
 	return has_sent;
 }
 
 static bool holds_the_job(const struct link *link)
 {
 	if (link->is_ending)
-		return link->fd >= 0 && link->first_turn;
+		return link->fd >= 0 && !link_is_idle(link);
 	for (const struct lane *lane = link->first_turn; link->is_open && lane; lane = lane->next_turn)
 		if (link_room(link, lane) == 0)
 			return true;
@@ -343,7 +438,9 @@ void link_expect_end(struct link *link)
 
 bool link_is_idle(const struct link *link)
 {
-	return link->is_given_up || !link->first_turn || (link->fd < 0 && link->try_ms > 0);
+	if (link->is_given_up || (link->fd < 0 && link->try_ms > 0))
+		return true;
+	return !link->first_turn && (link->is_drained || !link->sent_bytes);
 }
 
 void link_close(struct link *link)

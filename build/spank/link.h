@@ -18,7 +18,8 @@ struct packet {
 	uint8_t frame[];                    /* header, payload */
 };
 
-/* One stream of one task: what waits to be sent, oldest first. lost_bytes: what no LOST frame tells of. */
+/* One stream of one task: what waits to be sent, oldest first. lost_bytes: what no LOST frame tells of; of the lane of
+ * notes: of all streams, what a worker held when it died. */
 struct lane {
 	struct lane *next_turn;
 	struct packet *first, *last;
@@ -28,7 +29,8 @@ struct lane {
 };
 
 /* Lanes are served in turn, from first_turn on: those with packets. stuck_ms: since when the job waits; -1: it does
- * not. code: of the last answer, -1 none. */
+ * not. code: of the last answer, -1 none. tally: of the worker, -1 none; sent_bytes: what should stand there in the end.
+ * has_asked, is_drained: of DRAIN. */
 struct link {
 	struct sockaddr_un place;
 	struct fields hello;
@@ -36,8 +38,9 @@ struct link {
 	struct lane *first_turn, *last_turn;
 	size_t buffer_bytes;
 	int64_t try_ms, backoff_ms, stuck_ms, hung_left_ms;
-	int fd, code;
-	bool is_open, is_given_up, is_ending, wants_write;
+	uint64_t tally_slot, sent_bytes;
+	int fd, code, tally;
+	bool is_open, is_given_up, is_ending, has_asked, is_drained, wants_write;
 };
 
 /* False: the path is too long for a socket. */
@@ -64,7 +67,7 @@ int64_t link_next_ms(const struct link *link);
 /* From now on whatever waits makes the step wait, so time counts as hung; one more attempt to connect is due. */
 void link_expect_end(struct link *link);
 
-/* Nothing waits that could still be sent. */
+/* At the end: all that could be sent was sent and taken. */
 bool link_is_idle(const struct link *link);
 
 /* Says BYE if everything is sent; counts what is not into its lane; closes. */

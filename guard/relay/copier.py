@@ -247,10 +247,11 @@ class Copier:
             now_ms = _now_ms()
             self._tap.pump(now_ms)
             fd = self._tap.fd()
-            if self._tap.is_idle() or fd is None or now_ms >= end_ms:
+            if self._tap.is_idle() or now_ms >= end_ms:
                 break
             poll = select.poll()
-            poll.register(fd, select.POLLIN | (select.POLLOUT if self._tap.wants_write() else 0))
+            if fd is not None:
+                poll.register(fd, select.POLLIN | (select.POLLOUT if self._tap.wants_write() else 0))
             poll.poll(max(0.0, min(end_ms, self._tap.next_ms()) - now_ms) + 1)
         self._tap.close()
         _report(self._tap.lost_bytes, self._environ, "/dev/log")

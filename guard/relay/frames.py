@@ -37,7 +37,8 @@ kinds
     1 HELLO     tap -> daemon    the first frame of a tap. Fields: job_id, step_id (both required), whole_step
     2 EVENT     hook -> daemon   the first frame of a hook. Fields: event, job_id, uid (required), others below
     3 ANSWER    daemon or worker -> tap or hook, exactly one after HELLO or EVENT. Fields: code, and for code 0 of a
-                HELLO: stream_buffer_bytes, max_log_bytes. code is one of:
+                HELLO: stream_buffer_bytes, max_log_bytes, tally_slot and a file descriptor (below, "Tally"; both
+                absent where a worker has none). code is one of:
                     0  yes: send (HELLO); the job is relayed (EVENT job_start), was relayed (EVENT job_end)
                     1  no: this job is settled as not relayed, or this node relays nothing, or (without whole_step)
                        a tap with whole_step has this step already
@@ -51,6 +52,7 @@ kinds
     5 END       tap -> worker    this stream of this task is over; no more DATA for it on any connection.
     6 LOST      tap -> worker    payload: 8 bytes, a count: so many bytes of this stream were written to the original
                                  destination and will never be sent (the relay was too slow or away). Logged.
+                                 Stream 0: of any stream, sent to a worker that died before they were records.
     7 NOTE      tap -> worker    payload: up to 512 bytes of text for the relay's log (an original destination failed).
     8 DRAIN     tap -> worker    asks for DRAINED.
     9 DRAINED   worker -> tap    every frame that this connection sent before DRAIN has become records in the ring, or
@@ -80,7 +82,21 @@ Handshake of a tap
        this very connection to the step's worker (SCM_RIGHTS, between daemon and worker only).
     3. ANSWER comes from the worker (code 0) or from the daemon (any other code, then it closes). DATA may be sent
        before ANSWER has come; a tap need not hold a task for it.
-    4. DATA ... END for each stream, then BYE, close. Optional DRAIN before BYE.
+    4. DATA ... END for each stream, DRAIN, DRAINED, then BYE, close.
+
+Tally
+    A worker that is killed must not take with it what nobody counts. What it has made of a tap's bytes it writes into a
+    file (guard/relay/tally.py), and the tap has got that to read, by SCM_RIGHTS with the ANSWER. When the connection
+    ends before DRAINED, the tap reads there how much of what it sent is in records or was logged; the rest is lost:
+
+        offset                   size  field
+        0                           1  h, 0 or 1: which commit counts; other bits to be ignored
+        8 + 24 h                    8  records made, not the tap's affair
+        16 + 24 h                   8  a tap's slot
+        24 + 24 h                   8  signed: bytes of DATA, and counts of LOST, of the tap with that slot
+        56 + 8 tally_slot           8  signed: the same of this tap, where the commit is another's
+
+    Bytes of DATA that the worker holds for the end of their line are not in it.
 
 What a tap owes the job (design section 8, seed relay_io "Delivery")
     - the original destination first; a copy after.
@@ -91,7 +107,8 @@ What a tap owes the job (design section 8, seed relay_io "Delivery")
       did not send. EPIPE, ECONNRESET or end of file: the worker died; connect again, at most after 0.25 s, 0.5 s, 1 s
       ... 30 s, never holding the task meanwhile; bytes that find the buffer full are counted, and told by LOST
       after the next ANSWER.
-    - at its end it tries at most until its 2 s are spent, and never more than 5 s, to send what is left.
+    - at its end it tries at most until its 2 s are spent, and never more than 5 s, to send what is left and to hear
+      that all of it was taken.
 Identity (user, account, restart count, ...) comes from the daemon's job table only, never from a tap.
 """
 
@@ -106,6 +123,7 @@ TAP_NAME = "tap.sock"
 HELLO, EVENT, ANSWER, DATA, END, LOST, NOTE, DRAIN, DRAINED, BYE = range(1, 11)
 STDOUT, STDERR = 1, 2
 UNBUFFERED = 1
+_STREAMS_OF = {DATA: (STDOUT, STDERR), END: (STDOUT, STDERR), LOST: (0, STDOUT, STDERR)}
 
 YES, NO, UNKNOWN_JOB, NOT_ALLOWED, TOO_MANY, NOT_UNDERSTOOD, CANNOT = range(7)
 
@@ -177,7 +195,7 @@ def unpack(packet: bytes) -> Frame:
         raise PeerFault("bad-frame", f"kind {kind}, flags {flags}")
     if time_ns >> 63:  # readers of records keep time as a signed 64-bit number
         raise PeerFault("bad-frame", f"time_ns {time_ns}")
-    if (stream not in (STDOUT, STDERR)) if kind in (DATA, END, LOST) else stream:
+    if stream not in _STREAMS_OF.get(kind, (0,)):
         raise PeerFault("bad-frame", f"stream {stream} with kind {kind}")
     if (kind == LOST and length != _COUNT.size) or (kind == DATA and not length):
         raise PeerFault("bad-frame", f"payload of {length} bytes with kind {kind}")

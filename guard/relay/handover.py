@@ -92,7 +92,8 @@ def start(
             raise FileNotFoundError(place)
         try:
             os.close(os.open(started, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            plan = worker.Plan(job.step_slurm(step_id), settings, is_resumed, waits, (place, started))
+            tally = _place(job, step_id, "tally")
+            plan = worker.Plan(job.step_slurm(step_id), settings, is_resumed, waits, (place, started), tally)
             pid = os.fork()
         except OSError:
             connection.close()

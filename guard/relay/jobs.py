@@ -5,6 +5,7 @@
     <folder>/jobs/<job_id>-<start in ns>/ended          the same once job_end was told and its workers still finish
     <folder>/jobs/<job_id>-<start in ns>/<step>.sock    where the worker of this step listens; dead if nobody does
     <folder>/jobs/<job_id>-<start in ns>/<step>.started step_start is out and step_end is not
+    <folder>/jobs/<job_id>-<start in ns>/*.tally        what of a worker outlives it: tally.py
 
 A requeued job is another run and another folder: a worker of the run before keeps its own names.
 """

@@ -66,6 +66,9 @@ STEP_SPECIAL_LEAST = 0xFFFF_FFF0
 NO_VAL16 = 0xFFFE
 INFINITE16 = 0xFFFF
 
+# A tally (guard/relay/tally.py): where its two commits and its taps' slots begin, in bytes.
+TALLY_COMMITS_AT = 8
+TALLY_SLOTS_AT = 56
 # How long a peer may take to send its first frame, in s.
 FIRST_FRAME_S = 1.0
 # Connections that have not said yet what they are, and jobs, that the daemon keeps; taps and streams of a worker.
@@ -83,8 +86,9 @@ TOLD_MOST_COUNT = 100
 STEP_LINGER_S = 5.0
 # How often a worker that only waits for its job's end looks whether it can still be told of it, in s.
 LONELY_LOOK_S = 60.0
-# How long job_end waits for the job's workers to finish, in s: their drain and a little.
+# How long job_end waits for the job's workers to finish, in s: their drain and a little. How often it looks, in ms.
 JOB_END_WAIT_S = DRAIN_S + 2.0
+JOB_END_LOOK_MS = 50
 
 # A tap: how long its command waits for the first answer; a gap without a frame taken that counts as hung; all such
 # gaps together before it gives up; its end at most (seed's drain limit). In ms.

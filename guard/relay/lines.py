@@ -34,6 +34,10 @@ class Stream:
         self._held: "list[bytes]" = []
         self._held_bytes = 0
 
+    def held_bytes(self) -> int:
+        """What it holds, in bytes as its records will have them."""
+        return self._held_bytes + len(self._rest)
+
     def feed(self, data: bytes, is_unbuffered: bool = False) -> "list[tuple[int, bytes]]":
         """The pieces that data completes. An unbuffered stream holds back nothing but a split character."""
         clean, self._rest = sanitize.clean(self._rest + data if self._rest else data, False)

@@ -14,7 +14,7 @@ import time
 
 from guard.base.faults import PeerFault
 from guard.base.watch import Watch
-from guard.relay import claim, frames, handover, jobs, limits, notify, record, settings, settle
+from guard.relay import claim, frames, handover, jobs, limits, notify, record, settings, settle, tally
 from guard.relay.jobs import Job
 from guard.relay.ring import Ring
 from guard.relay.sender import Sender
@@ -150,6 +150,8 @@ class _Node:
         if sender_fd is not None and self._sender.wants_write():
             poll.register(sender_fd, select.POLLOUT)
         ends_ms = [peer.end_ms for peer in self._peers.values()] + [ending.end_ms for ending in self._endings]
+        if any(not ending.workers for ending in self._endings):
+            ends_ms.append(_now_ms() + limits.JOB_END_LOOK_MS)  # workers that drain and that no connection reaches
         sender_ms = self._sender.next_ms() if self._settings.has_plugin else _NEVER
         next_ms = min(at_ms, sender_ms, *ends_ms)
         ready = poll.poll(max(0.0, next_ms - _now_ms()) + 1 if next_ms < _NEVER else None)
@@ -158,7 +160,9 @@ class _Node:
     def _expire(self, now_ms: int) -> None:
         """Peers that say nothing go; jobs whose workers have finished, or have had their time, get their job_end."""
         for peer in [peer for peer in self._peers.values() if peer.end_ms <= now_ms]:
-            self._close(peer)
+            self._hear(peer)  # where this process did not run for a while, its frame may be there
+            if peer.socket.fileno() in self._peers:
+                self._close(peer)
         for ending in list(self._endings):
             for fd, worker in list(ending.workers.items()):
                 try:
@@ -170,16 +174,28 @@ class _Node:
                 if has_finished:
                     worker.close()
                     del ending.workers[fd]
-            if not ending.workers or ending.end_ms <= now_ms:
+            if ending.end_ms <= now_ms or not (ending.workers or tally.are_living(ending.job.folder)):
                 self._end(ending)
 
     def _end(self, ending: _Ending) -> None:
         self._endings.remove(ending)
         for worker in ending.workers.values():
             worker.close()
-        if ending.job.is_relayed:
-            self._ring.push([record.event("job_end", time.time_ns(), ending.job.slurm)])
-        jobs.remove(ending.job)
+        job = ending.job
+        for step_id, lost_count in tally.of_dead(job.folder):
+            self._speak_for_dead(job, step_id, lost_count)
+        if job.is_relayed:
+            self._ring.push([record.event("job_end", time.time_ns(), job.slurm)])
+        jobs.remove(job)
+
+    def _speak_for_dead(self, job: Job, step_id: str, lost_count: int) -> None:
+        """What the last worker of a step did not say, because it was killed and no tap asked for another."""
+        if lost_count:
+            self._log(
+                f"[{job.job_id}.{step_id}] relay dropped {lost_count} records in total, held by a worker that died"
+            )
+        if os.path.exists(f"{job.folder}/{step_id}.started"):
+            self._ring.push([record.event("step_end", time.time_ns(), job.step_slurm(step_id))])
 
     def _accept(self, listener: "socket.socket") -> None:
         try:

@@ -12,7 +12,10 @@ from guard.relay.limits import DROP_REPORT_PERIOD_MS, RING_ENTRY_BYTES
 
 
 class Ring:
-    """records: the waiting datagrams, oldest first. Whoever sends looks at the left, and takes what went by take()."""
+    """records: the waiting datagrams, oldest first. Whoever sends looks at the left, and takes what went by take().
+
+    Takes: pushed_count, dropped_count - those of the ring before, where this one goes on for a worker that died.
+    """
 
     __slots__ = (
         "_capacity_bytes",
@@ -23,14 +26,16 @@ class Ring:
         "_used_bytes",
         "dropped_count",
         "oversize_count",
+        "pushed_count",
         "records",
     )
 
-    def __init__(self, capacity_bytes: int) -> None:
+    def __init__(self, capacity_bytes: int, pushed_count: int = 0, dropped_count: int = 0) -> None:
         self._capacity_bytes = capacity_bytes
         self._used_bytes = 0
         self.records: "deque[bytes]" = deque()
-        self.dropped_count = 0  # all of them, oversize ones included
+        self.pushed_count = pushed_count
+        self.dropped_count = dropped_count  # all of them, oversize ones included
         self.oversize_count = 0
         self._smallest_bytes = 0
         self._reported_count = 0
@@ -40,6 +45,7 @@ class Ring:
     def push(self, records: "list[bytes]") -> None:
         """Adds records, oldest first; drops as many of the oldest as it takes to stay within the capacity."""
         self.records.extend(records)
+        self.pushed_count += len(records)
         self._used_bytes += sum(map(len, records)) + RING_ENTRY_BYTES * len(records)
         while self._used_bytes > self._capacity_bytes:
             self._used_bytes -= len(self.records.popleft()) + RING_ENTRY_BYTES

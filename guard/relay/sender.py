@@ -6,6 +6,7 @@ has become writable while wants_write(), and after it has pushed records.
 """
 
 import errno
+import mmap
 import os
 import select
 import socket
@@ -14,7 +15,7 @@ import struct
 import time
 
 from guard.relay import limits
-from guard.relay.datagrams import Window
+from guard.relay.datagrams import PLACE_BYTES, Window
 from guard.relay.ring import Ring
 
 TYPE_CHECKING = False
@@ -33,7 +34,8 @@ class Sender:
     """The one connection of a daemon or worker to the scraper.
 
     Takes: path - the scraper's socket; owners - uids that may own it and its folder; log - a sentence for the relay's
-    log, made into a line by whoever owns that; now_ms - the monotonic clock, here and in every call.
+    log, made into a line by whoever owns that; now_ms - the monotonic clock, here and in every call; window - where its
+    count of what was sent must outlive this process.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Sender:
         log: "Callable[[str], None]",
         is_protocol_debug: bool,
         now_ms: int,
+        window: "Window | None" = None,
     ) -> None:
         self._path = path
         self._owners = owners
@@ -56,8 +59,7 @@ class Sender:
         self._reason = ""
         self._is_blocked = False
         self._is_reading = True
-        self._window = Window()
-        self.sent_count = 0
+        self._window = window or Window(mmap.mmap(-1, PLACE_BYTES), 0)
 
     def fd(self) -> "int | None":
         """What to poll; None when there is no connection."""
@@ -181,7 +183,6 @@ class Sender:
                 failure = 0
         if count or failure == errno.EAGAIN:
             self._is_reading = bool(count)
-        self.sent_count += count
         if count:
             self._backoff_ms = limits.BACKOFF_FIRST_MS
         if failure in (errno.EAGAIN, *_NO_ROOM):

@@ -18,11 +18,13 @@ class Step:
     """All open streams of one step on this node.
 
     Takes: slurm - the identity that step records carry, from the daemon's job table; max_log_bytes - the cap.
+    held_bytes: what was taken and is in no record yet, in bytes as its records will have them.
     """
 
     def __init__(self, slurm: "Mapping[str, object]", max_log_bytes: int) -> None:
         self._slurm = slurm
         self._max_log_bytes = max_log_bytes
+        self.held_bytes = 0
         # The stream, what its records share, whether its last bytes were unbuffered.
         self._streams: "dict[Key, tuple[lines.Stream, bytes, bool]]" = {}
 
@@ -49,7 +51,10 @@ class Step:
             self._streams[key] = found
         elif found[2] != frame.is_unbuffered:
             self._streams[key] = found = (found[0], found[1], frame.is_unbuffered)
-        return record.logs(found[0].feed(frame.payload, frame.is_unbuffered), frame.time_ns, found[1])
+        before_bytes = found[0].held_bytes()
+        pieces = found[0].feed(frame.payload, frame.is_unbuffered)
+        self.held_bytes += found[0].held_bytes() - before_bytes
+        return record.logs(pieces, frame.time_ns, found[1])
 
     def close(self, keys: "Iterable[Key]", time_ns: int) -> "list[bytes]":
         """The records of what these streams still held; they are over. Unknown keys are nothing."""
@@ -58,6 +63,7 @@ class Step:
             found = self._streams.pop(key, None)
             if found:
                 stream, place, is_unbuffered = found
+                self.held_bytes -= stream.held_bytes()
                 records += record.logs(stream.end(is_unbuffered), time_ns, place)
         return records
 
@@ -73,5 +79,7 @@ def key_of(frame: Frame) -> Key:
 
 def loss(frame: Frame) -> str:
     """The sentence for the log about a LOST frame."""
+    if not frame.stream:
+        return f"relay lost {frames.count_of(frame)} bytes that a worker held when it died"
     name = record.STREAM_NAMES[frame.stream]
     return f"relay lost {frames.count_of(frame)} bytes of task {frame.task_global} {name} before they were records"

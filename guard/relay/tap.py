@@ -5,7 +5,9 @@ The clock is an argument. What a tap owes the job is in frames.py; whoever copie
 task, offers what it has read, and calls pump() when fd() is ready or next_ms() is due.
 """
 
+import os
 import socket
+import struct
 from collections import deque
 
 from guard.base.faults import PeerFault
@@ -13,6 +15,8 @@ from guard.relay import frames, limits
 from guard.relay.frames import Frame
 
 _NEVER = float("inf")
+_COMMIT = struct.Struct("<QQq")
+_SLOT = struct.Struct("<q")
 # Reads that wait are joined up to here, in bytes.
 _JOIN_BYTES = 4096
 # Answers after which there is no use in coming back.
@@ -25,7 +29,7 @@ class Tap:
     Takes: path - the daemon's socket; job_id, step_id, task_local, task_global - as Slurm's environment says;
     is_unbuffered - for all its streams.
     is_open: a worker has welcomed it and is there. has_connected: there was a daemon. lost_bytes: by stream, what was
-    offered and cannot be sent, as far as no LOST frame tells of it.
+    offered and cannot be sent, as far as no LOST frame tells of it; stream 0: what a worker held that died.
     """
 
     def __init__(
@@ -54,7 +58,14 @@ class Tap:
         self._buffer_bytes = limits.STREAM_BUFFER_BYTES
         self.lost_bytes: "dict[int, int]" = {}
         self._is_given_up = False
+        # At its end: whether DRAIN was sent, and DRAINED came.
         self._is_ending = False
+        self._has_asked = False
+        self._is_drained = False
+        # Of this connection: bytes sent that count in the worker's tally, and where that is.
+        self._sent_bytes = 0
+        self._tally_fd: "int | None" = None
+        self._tally_slot = 0
         self._try_ms: float = 0
         self._backoff_ms = limits.BACKOFF_FIRST_MS
         self._stuck_ms: "int | None" = None
@@ -103,8 +114,10 @@ class Tap:
         self._queue(Frame(frames.NOTE, text.encode("utf-8", "backslashreplace")[: limits.NOTE_MAX_BYTES]))
 
     def is_idle(self) -> bool:
-        """Whether nothing waits that could still be sent."""
-        return not self._turns or self._is_given_up or not self.is_open
+        """At its end: whether all that could be sent was sent and taken."""
+        if self._is_given_up or (self._socket is None and self._try_ms > 0):
+            return True
+        return not self._turns and (self._is_drained or not self._sent_bytes)
 
     def next_ms(self) -> float:
         """When pump() is due even if nothing happens."""
@@ -125,8 +138,9 @@ class Tap:
         self._reckon(now_ms, has_sent)
 
     def expect_end(self) -> None:
-        """From now on whatever waits makes the job wait, so that time counts as hung."""
+        """From now on whatever waits makes the job wait, so time counts as hung; one more attempt to connect is due."""
         self._is_ending = True
+        self._try_ms = 0
 
     def close(self) -> None:
         """Says BYE if everything is sent; counts what is not; closes."""
@@ -171,13 +185,28 @@ class Tap:
         self._socket = connection
         self.has_connected = True
 
-    def _come_back(self, now_ms: int) -> None:
-        """The connection is gone; a later pump() makes another."""
+    def _hang_up(self) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+        if self._tally_fd is not None:
+            os.close(self._tally_fd)
+            self._tally_fd = None
+        self._sent_bytes = 0
         self.is_open = False
         self._is_blocked = False
+
+    def _mourn(self, now_ms: int) -> None:
+        """The worker has closed: what it did not make into records nobody else has."""
+        if self._tally_fd is not None and not self._is_drained:
+            lost_bytes = self._sent_bytes - _taken_bytes(self._tally_fd, self._tally_slot)
+            if lost_bytes > 0:
+                self.lost_bytes[0] = self.lost_bytes.get(0, 0) + lost_bytes
+        self._come_back(now_ms)
+
+    def _come_back(self, now_ms: int) -> None:
+        """The connection is gone; a later pump() makes another."""
+        self._hang_up()
         self._try_ms = now_ms + self._backoff_ms
         self._backoff_ms = min(2 * self._backoff_ms, limits.BACKOFF_MOST_MS)
 
@@ -191,37 +220,48 @@ class Tap:
         self._waiting_bytes.clear()
         self._turns.clear()
         self._is_given_up = True
-        self.is_open = False
-        self._is_blocked = False
         self._stuck_ms = None
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        self._hang_up()
 
     def _read(self, connection: "socket.socket", now_ms: int) -> None:
         while True:
+            fds: "list[int]" = []
             try:
-                packet = connection.recv(frames.PACKET_MAX_BYTES + 1)
+                packet, fds, _, _ = socket.recv_fds(connection, frames.PACKET_MAX_BYTES + 1, 1, socket.MSG_CMSG_CLOEXEC)
                 if not packet:
-                    self._come_back(now_ms)
+                    self._mourn(now_ms)
                     return
                 frame = frames.unpack(packet)
                 if frame.kind == frames.ANSWER:
-                    self._welcome(frames.fields_of(frame.payload), now_ms)
+                    self._welcome(frames.fields_of(frame.payload), fds, now_ms)
                     if not self.is_open:
                         return
+                elif frame.kind == frames.DRAINED:
+                    self._is_drained = self._has_asked
             except BlockingIOError:
                 return
-            except (OSError, PeerFault):
+            except OSError:
+                self._mourn(now_ms)
+                return
+            except PeerFault:
                 self._come_back(now_ms)
                 return
+            finally:
+                for fd in fds:
+                    os.close(fd)
 
-    def _welcome(self, fields: "dict[str, bytes]", now_ms: int) -> None:
+    def _welcome(self, fields: "dict[str, bytes]", fds: "list[int]", now_ms: int) -> None:
+        """Takes the answer, and from fds what it keeps."""
         self.code = frames.number(fields, "code", 255)
         if self.code == frames.YES:
             self._buffer_bytes = frames.number(fields, "stream_buffer_bytes", limits.ID_MOST, limits.COPY_BYTES)
+            if fds and self._tally_fd is None:
+                self._tally_slot = frames.number(fields, "tally_slot", limits.TAPS_MOST_COUNT - 1)
+                self._tally_fd = fds.pop()
             self.is_open = True
+            self._has_asked = self._is_drained = False
             self._backoff_ms = limits.BACKOFF_FIRST_MS
+            self._queue_loss(0)
         elif self.code in _FINAL:
             self._give_up()
         else:
@@ -240,20 +280,30 @@ class Tap:
                 frame = held.popleft()
                 if frame.kind == frames.DATA:
                     self._waiting_bytes[stream] -= len(frame.payload)
+                    self._sent_bytes += len(frame.payload)
+                elif frame.kind == frames.LOST:
+                    self._sent_bytes += frames.count_of(frame)
                 self._turns.popleft()
                 if held:
                     self._turns.append(stream)
+            if self._is_ending and self._sent_bytes and not self._has_asked:
+                connection.send(frames.pack(Frame(frames.DRAIN)))
+                self._has_asked = True
         except BlockingIOError:
             self._is_blocked = True
+        except (BrokenPipeError, ConnectionError):
+            self._mourn(now_ms)
         except OSError:
+            # ENOBUFS, ENOMEM: the worker lives and reads on what it has got; it takes us again.
             self._come_back(now_ms)
         return has_sent
 
     def _reckon(self, now_ms: int, has_sent: bool) -> None:
         """Counts the time in which the relay takes nothing and the job waits for it."""
-        holds = self.is_open and (
-            any(self.room(stream) == 0 for stream in self._waiting) or (self._is_ending and bool(self._turns))
-        )
+        if self._is_ending:
+            holds = self._socket is not None and not self.is_idle()
+        else:
+            holds = self.is_open and any(self.room(stream) == 0 for stream in self._waiting)
         if self._stuck_ms is not None and (has_sent or not holds):
             gap_ms = now_ms - self._stuck_ms
             self._stuck_ms = None
@@ -263,3 +313,15 @@ class Tap:
             self._stuck_ms = now_ms
         if self._hung_left_ms <= 0 or (self._stuck_ms is not None and now_ms - self._stuck_ms >= self._hung_left_ms):
             self._give_up()
+
+
+def _taken_bytes(fd: int, slot: int) -> int:
+    """How much of what the tap with this slot sent is in records, from a worker's tally; 0: it cannot be read."""
+    try:
+        half = os.pread(fd, 1, 0)[0] & 1
+        _, other, taken = _COMMIT.unpack(os.pread(fd, _COMMIT.size, limits.TALLY_COMMITS_AT + half * _COMMIT.size))
+        if other != slot:
+            (taken,) = _SLOT.unpack(os.pread(fd, _SLOT.size, limits.TALLY_SLOTS_AT + slot * _SLOT.size))
+    except (OSError, IndexError, struct.error):
+        return 0
+    return int(taken)

@@ -20,6 +20,7 @@ from guard.relay.ring import Ring
 from guard.relay.sender import Sender
 from guard.relay.settings import Settings
 from guard.relay.step import Key, Step, key_of, loss
+from guard.relay.tally import Tally
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,9 +36,10 @@ _AFTER_JOB_MS = 2000
 
 class Plan:
     """What a worker is to do. slurm: identity for its step records; is_resumed: a worker of this step died before,
-    step_start is out; names: what the worker must unlink when the step is over, its own socket first."""
+    step_start is out; names: what the worker must unlink when the step is over, its own socket first; tally: the path
+    of its tally."""
 
-    __slots__ = ("is_resumed", "names", "settings", "slurm", "waits_for_job_end")
+    __slots__ = ("is_resumed", "names", "settings", "slurm", "tally", "waits_for_job_end")
 
     def __init__(
         self,
@@ -46,20 +48,26 @@ class Plan:
         is_resumed: bool,
         waits_for_job_end: bool,
         names: "tuple[str, ...]",
+        tally: str,
     ) -> None:
         self.slurm = slurm
         self.settings = settings
         self.is_resumed = is_resumed
         self.waits_for_job_end = waits_for_job_end
         self.names = names
+        self.tally = tally
 
 
 class _Tap:
-    __slots__ = ("is_whole_step", "keys", "socket")
+    """slot, taken_bytes: its place in the tally and what stands there."""
 
-    def __init__(self, connection: "socket.socket", is_whole_step: bool) -> None:
+    __slots__ = ("is_whole_step", "keys", "slot", "socket", "taken_bytes")
+
+    def __init__(self, connection: "socket.socket", is_whole_step: bool, slot: int) -> None:
         self.socket = connection
         self.is_whole_step = is_whole_step
+        self.slot = slot
+        self.taken_bytes = 0
         self.keys: "set[Key]" = set()
 
 
@@ -98,8 +106,17 @@ class _Worker:
         self._enders: "list[socket.socket]" = []
         self._taps: "dict[int, _Tap]" = {}
         self._step = Step(plan.slurm, settings.max_log_bytes)
-        self._ring = Ring(settings.stepd_ring_bytes)
-        self._sender = Sender(settings.socket, settings.owners, self._ring, log, settings.is_protocol_debug, _now_ms())
+        self._tally = Tally(plan.tally)
+        self._ring = Ring(settings.stepd_ring_bytes, self._tally.pushed_count, self._tally.dropped_count)
+        self._sender = Sender(
+            settings.socket,
+            settings.owners,
+            self._ring,
+            log,
+            settings.is_protocol_debug,
+            _now_ms(),
+            self._tally.window,
+        )
         self._sender_fd: "int | None" = None
         # When the step is over if no tap comes; infinity while there are taps, or where job_end will tell.
         self._end_ms: float = _now_ms() + limits.STEP_LINGER_S * 1000
@@ -108,20 +125,8 @@ class _Worker:
         self._poll = select.epoll()
         self._poll.register(watch.fd, select.EPOLLIN)
         self._poll.register(listener, select.EPOLLIN)
-        self._welcome = frames.pack(
-            Frame(
-                frames.ANSWER,
-                frames.fields_payload(
-                    {
-                        "code": b"%d" % frames.YES,
-                        "stream_buffer_bytes": b"%d" % max(limits.STREAM_BUFFER_BYTES, 2 * settings.max_log_bytes),
-                        "max_log_bytes": b"%d" % settings.max_log_bytes,
-                    }
-                ),
-            )
-        )
         if not plan.is_resumed:
-            self._ring.push([self._step.start(time.time_ns())])
+            self._push([self._step.start(time.time_ns())])
 
     def serve(self) -> None:
         while not self._watch.is_stopped():
@@ -160,12 +165,13 @@ class _Worker:
                 os.unlink(name)
             except OSError:
                 pass
+        self._tally.step_aside()
         while self._accept():
             pass
         # At once, before the drain: a tap that is still there finds the next worker instead of waiting for us.
         self._listener.close()
-        for tap in self._taps.values():
-            tap.socket.close()
+        for tap in list(self._taps.values()):
+            self._drop_tap(tap, False)
         for connection in self._daemons.values():
             # A daemon that has told of the end, not heard yet, waits for ours. Another has a tap in it, perhaps.
             if _tells_end(connection):
@@ -173,8 +179,9 @@ class _Worker:
             else:
                 connection.close()
         now_ns = time.time_ns()
-        self._ring.push([*self._step.close(self._step.open_keys(), now_ns), self._step.end(now_ns)])
+        self._push([*self._step.close(self._step.open_keys(), now_ns), self._step.end(now_ns)])
         self._sender.drain(_now_ms, int(limits.DRAIN_S * 1000))
+        self._tally.remove()
         if self._refused_count:
             self._log(f"relay refused {self._refused_count} taps that sent what is no frame")
         if self._told_count > limits.TOLD_MOST_COUNT:
@@ -239,10 +246,27 @@ class _Worker:
                 self._tell(tap, frames.answer(frames.NO, "another tap relays this step"))
                 tap.close()
                 return
-            self._taps[tap.fileno()] = _Tap(tap, is_whole_step)
+            slot = self._tally.take_slot(self._ring.pushed_count)
+            self._taps[tap.fileno()] = _Tap(tap, is_whole_step, slot)
             self._poll.register(tap, select.EPOLLIN)
-            self._tell(tap, self._welcome)
+            self._welcome(tap, slot)
             self._end_ms = float("inf")
+
+    def _welcome(self, tap: "socket.socket", slot: int) -> None:
+        cap_bytes = self._plan.settings.max_log_bytes
+        fields = {
+            "code": b"%d" % frames.YES,
+            "stream_buffer_bytes": b"%d" % max(limits.STREAM_BUFFER_BYTES, 2 * cap_bytes),
+            "max_log_bytes": b"%d" % cap_bytes,
+        }
+        fds = []
+        if self._tally.fd is not None:
+            fields["tally_slot"] = b"%d" % slot
+            fds.append(self._tally.fd)
+        try:
+            socket.send_fds(tap, [frames.pack(Frame(frames.ANSWER, frames.fields_payload(fields)))], fds)
+        except OSError:
+            pass  # it does not read, or is gone: its own affair
 
     def _read_tap(self, tap: _Tap) -> None:
         taken_bytes = 0
@@ -269,16 +293,20 @@ class _Worker:
 
     def _take(self, tap: _Tap, frame: Frame) -> bool:
         """Turns one frame into records; says whether the tap is done."""
+        held_bytes = self._step.held_bytes
         if frame.kind == frames.DATA:
-            self._ring.push(self._step.data(frame))
+            records = self._step.data(frame)
+            self._push(records, tap, len(frame.payload) + held_bytes - self._step.held_bytes)
             tap.keys.add(key_of(frame))
         elif frame.kind == frames.END:
-            self._ring.push(self._step.close([key_of(frame)], time.time_ns()))
+            records = self._step.close([key_of(frame)], time.time_ns())
+            self._push(records, tap, held_bytes - self._step.held_bytes)
             tap.keys.discard(key_of(frame))
         elif frame.kind == frames.LOST:
             # What was held is cut off here: joined to what comes after the gap it would look whole.
-            self._ring.push(self._step.close([key_of(frame)], time.time_ns()))
+            records = self._step.close([key_of(frame)], time.time_ns())
             self._log_told(loss(frame))
+            self._push(records, tap, frames.count_of(frame) + held_bytes - self._step.held_bytes)
         elif frame.kind == frames.NOTE:
             note = frame.payload[: limits.NOTE_MAX_BYTES].decode("utf-8", "replace")
             self._log_told("relay: " + "".join(character if character.isprintable() else "?" for character in note))
@@ -290,6 +318,15 @@ class _Worker:
             raise PeerFault("bad-frame", f"kind {frame.kind} from a tap")
         return False
 
+    def _push(self, records: "list[bytes]", tap: "_Tap | None" = None, taken_bytes: int = 0) -> None:
+        """Records to be sent, made of so many bytes more of what this tap sent."""
+        self._ring.push(records)
+        if tap is None:
+            self._tally.commit(self._ring.pushed_count)
+        else:
+            tap.taken_bytes += taken_bytes
+            self._tally.commit(self._ring.pushed_count, tap.slot, tap.taken_bytes)
+
     def _log_told(self, line: str) -> None:
         """Logs what a tap says, up to a bound: taps are any user's, the log is the node's."""
         self._told_count += 1
@@ -297,9 +334,12 @@ class _Worker:
             self._log(line)
 
     def _drop_tap(self, tap: _Tap, has_said_bye: bool) -> None:
-        self._ring.push(self._step.close(tap.keys, time.time_ns()))
+        held_bytes = self._step.held_bytes
+        records = self._step.close(tap.keys, time.time_ns())
+        self._push(records, tap, held_bytes - self._step.held_bytes)
         self._poll.unregister(tap.socket)
         del self._taps[tap.socket.fileno()]
+        self._tally.give_slot(tap.slot)
         tap.socket.close()
         if tap.is_whole_step and has_said_bye:
             self._end_ms = 0

@@ -2,6 +2,7 @@
 """Real sockets; with sendmmsg and, as where there is no ctypes, without."""
 
 import errno
+import mmap
 import socket
 from collections.abc import Iterator
 
@@ -14,11 +15,15 @@ from guard.relay import datagrams, limits
 Pair = tuple[socket.socket, socket.socket]
 
 
+def _made() -> datagrams.Window:
+    return datagrams.Window(mmap.mmap(-1, datagrams.PLACE_BYTES), 0)
+
+
 @pytest.fixture(params=["sendmmsg", "send"])
 def window(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> datagrams.Window:
     if request.param == "send":
         monkeypatch.setattr(datagrams, "_SENDMMSG", None)
-    made = datagrams.Window()
+    made = _made()
     assert made.is_batched == (request.param == "sendmmsg")
     return made
 
@@ -86,7 +91,7 @@ def test_one_too_long_is_told_when_it_is_the_first(window: datagrams.Window, pai
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.lists(st.binary(max_size=600), max_size=8), max_size=4))
 def test_windows_one_after_the_other_carry_their_own_records(loads: "list[list[bytes]]") -> None:
-    made = datagrams.Window()
+    made = _made()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with ours, theirs:
         for records in loads:

@@ -143,6 +143,25 @@ def test_job_end_comes_after_the_last_record_of_its_steps(node: Rig) -> None:
     assert (kinds.count("log"), kinds.count("step_end")) == (10, 5)
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_job_end_comes_after_what_a_worker_sends_that_nobody_finds_any_more(node: Rig, is_restarted: bool) -> None:
+    assert node.scraper
+    tap = Wire(node, 1, is_whole_step=True)
+    node.scraper.signal(signal.SIGSTOP)
+    tap.data(b"y\n" * 2000)
+    tap.drain()
+    tap.bye()
+    eventually(lambda: not list(node.folder.glob("jobs/*/1.sock")))
+    assert node.event("job_end") == 0
+    if is_restarted:
+        node.stop_node(signal.SIGKILL)
+        node.start_node()
+    time.sleep(0.3)  # for a daemon that would not wait
+    node.scraper.signal(signal.SIGCONT)
+    eventually(lambda: "job_end" in node.kinds())
+    assert node.kinds() == ["job_start", "step_start", *["log"] * 2000, "step_end", "job_end"]
+
+
 def test_a_step_that_goes_well_leaves_no_line_in_the_log(node: Rig) -> None:
     assert node.exec("--", "echo", "fine").returncode == 0
     node.ended()

@@ -342,7 +342,7 @@ sender = Sender(sys.argv[2], frozenset((os.getuid(),)), ring, print, False, 0)
 sender.pump(0)
 ring.push([b"%d" % number for number in range(20)])
 sender.drain(lambda: time.monotonic_ns() // 1_000_000, 5000)
-print(sender.sent_count, ring.dropped_count)
+print(ring.pushed_count - ring.dropped_count, ring.dropped_count)
 """
 
 

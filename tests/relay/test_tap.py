@@ -9,6 +9,7 @@ import pytest
 
 from guard.relay import frames
 from guard.relay.frames import Frame
+from guard.relay.tally import Tally
 from guard.relay.tap import Tap
 
 PIECE = b"x" * 65536
@@ -24,11 +25,15 @@ class Daemon:
         self.listener.bind(str(path))
         self.listener.listen(8)
 
-    def accept(self, code: int = 0, buffer_bytes: int = 131072) -> "dict[str, bytes]":
+    def accept(self, code: int = 0, buffer_bytes: int = 131072, tally: "Tally | None" = None) -> "dict[str, bytes]":
         self.peer, _ = self.listener.accept()
         hello = frames.fields_of(frames.unpack(self.peer.recv(9999)).payload)
         fields = {"code": b"%d" % code, "stream_buffer_bytes": b"%d" % buffer_bytes}
-        self.peer.send(frames.pack(Frame(frames.ANSWER, frames.fields_payload(fields))))
+        fds = []
+        if tally and tally.fd is not None:
+            fields["tally_slot"] = b"3"
+            fds = [tally.fd]
+        socket.send_fds(self.peer, [frames.pack(Frame(frames.ANSWER, frames.fields_payload(fields)))], fds)
         self.peer.setblocking(False)
         return hello
 
@@ -58,10 +63,10 @@ def daemon(tmp_path: Path, monkeypatch: "pytest.MonkeyPatch") -> "Iterator[Daemo
     made.listener.close()
 
 
-def opened(daemon: Daemon, **options: int) -> Tap:
+def opened(daemon: Daemon, buffer_bytes: int = 131072, tally: "Tally | None" = None) -> Tap:
     tap = Tap(str(daemon.path), 174, 3, 1, 5)
     tap.pump(0)
-    daemon.accept(**options)
+    daemon.accept(0, buffer_bytes, tally)
     tap.pump(0)
     assert tap.is_open
     return tap
@@ -205,6 +210,88 @@ def test_at_its_end_what_waits_counts(daemon: Daemon) -> None:
     tap.pump(2000)
     assert tap.is_idle()
     assert tap.lost_bytes[1] > 0
+
+
+def test_at_its_end_it_waits_until_all_was_taken(daemon: Daemon) -> None:
+    tap = opened(daemon)
+    tap.expect_end()
+    tap.pump(0)
+    assert tap.is_idle()  # it has sent nothing
+    tap.offer(1, b"last", 1)
+    tap.pump(0)
+    assert [frame.kind for frame in daemon.read()] == [frames.DATA, frames.DRAIN]
+    tap.pump(1999)
+    assert not tap.is_idle()
+    assert daemon.peer
+    daemon.peer.send(frames.pack(Frame(frames.DRAINED)))
+    tap.pump(1999)
+    assert tap.is_idle() and tap.lost_bytes == {}
+    tap.close()
+    assert [frame.kind for frame in daemon.read()] == [frames.BYE]
+
+
+def test_drained_that_nobody_asked_for_means_nothing(daemon: Daemon) -> None:
+    tap = opened(daemon)
+    assert daemon.peer
+    daemon.peer.send(frames.pack(Frame(frames.DRAINED)))
+    tap.pump(0)
+    tap.offer(1, b"last", 1)
+    tap.expect_end()
+    tap.pump(0)
+    assert not tap.is_idle()
+
+
+@pytest.mark.parametrize(("taken_bytes", "lost_bytes"), [(0, 1000), (400, 600), (1000, 0), (5000, 0), (-10, 1010)])
+@pytest.mark.parametrize("is_last", [True, False], ids=["in the commit", "in the slot"])
+def test_what_a_worker_held_that_died_is_told_to_the_next(
+    daemon: Daemon, tmp_path: Path, taken_bytes: int, lost_bytes: int, is_last: bool
+) -> None:
+    worker = Tally(str(tmp_path / "0.tally"))
+    tap = opened(daemon, tally=worker)
+    tap.offer(1, b"x" * 600, 1)
+    tap.offer(2, b"x" * 400, 1)
+    tap.pump(0)
+    worker.commit(9, 3, taken_bytes)
+    if not is_last:
+        worker.commit(10, 5, 77)
+    daemon.die()
+    tap.pump(0)
+    assert tap.lost_bytes == ({0: lost_bytes} if lost_bytes else {})
+    tap.pump(250)
+    daemon.accept()
+    tap.pump(250)
+    got = daemon.read()
+    assert [(frame.kind, frame.stream, frames.count_of(frame)) for frame in got] == (
+        [(frames.LOST, 0, lost_bytes)] if lost_bytes else []
+    )
+    assert tap.lost_bytes == {}
+
+
+def test_what_is_told_of_a_dead_worker_and_lost_again_is_not_forgotten(daemon: Daemon, tmp_path: Path) -> None:
+    tap = Tap("d.sock", 1, 0)
+    for now_ms in (0, 250, 750):
+        tap.pump(now_ms)
+        worker = Tally(str(tmp_path / f"{now_ms}.tally"))
+        daemon.accept(tally=worker)
+        tap.pump(now_ms)
+        tap.offer(1, b"x" * 100, 1)
+        tap.pump(now_ms)
+        daemon.die()
+        tap.pump(now_ms)
+    assert tap.lost_bytes == {0: 300}
+
+
+def test_after_drained_a_worker_may_go(daemon: Daemon, tmp_path: Path) -> None:
+    tap = opened(daemon, tally=Tally(str(tmp_path / "0.tally")))
+    tap.offer(1, b"x" * 100, 1)
+    tap.expect_end()
+    tap.pump(0)
+    daemon.read()
+    assert daemon.peer
+    daemon.peer.send(frames.pack(Frame(frames.DRAINED)))
+    daemon.die()
+    tap.pump(0)
+    assert tap.is_idle() and tap.lost_bytes == {}
 
 
 def test_after_a_workers_death_it_comes_back_and_tells_the_loss_at_its_place(daemon: Daemon) -> None:

@@ -58,7 +58,12 @@ def test_a_welcome_tells_the_buffer_and_the_cap(rig: Rig) -> None:
     rig.configure(parameters="max_log_kbytes=64,stepd_ring_mbytes=64")
     rig.start()
     rig.event("job_start")
-    assert Wire(rig).answer == {"code": b"0", "stream_buffer_bytes": b"131072", "max_log_bytes": b"65536"}
+    assert Wire(rig).answer == {
+        "code": b"0",
+        "stream_buffer_bytes": b"131072",
+        "max_log_bytes": b"65536",
+        "tally_slot": b"0",
+    }
 
 
 def test_a_tap_of_the_whole_step_ends_it_by_bye(node: Rig) -> None:
@@ -330,3 +335,47 @@ def test_drops_in_the_log_are_exactly_what_is_missing(rig: Rig) -> None:
     last = [line for line in rig.log().splitlines() if "in total" in line][-1]
     missing = 20 * 655 + 2 - len(numbers) - len(rig.records("step_start")) - len(rig.records("step_end"))
     assert f"relay dropped {missing} records in total" in last
+
+
+def test_a_worker_that_is_killed_leaves_its_count_to_the_next(rig: Rig) -> None:
+    rig.start_node()
+    rig.event("job_start")
+    tap = Wire(rig, 2, is_whole_step=True)
+    tap.data(b"y\n" * 1000 + b"held")
+    tap.drain()
+    for _ in range(2):
+        (worker,) = rig.workers()
+        os.kill(worker, signal.SIGKILL)
+        assert tap.is_closed()
+        tap = Wire(rig, 2, is_whole_step=True)
+    rig.start_scraper()
+    tap.data(b"more\n")
+    tap.drain()
+    tap.bye()
+    eventually(lambda: "step_end" in rig.kinds())
+    assert [one["body"] for one in rig.records("log")] == ["more\n"]
+    totals = [line for line in rig.log().splitlines() if line.startswith(f"[{JOB_ID}.2]") and "in total" in line]
+    # step_start and 1000 lines; what was held for its end was never a record, and its tap knows.
+    assert len(totals) == 3 and all("relay dropped 1001 records in total" in line for line in totals)
+
+
+def test_of_a_step_whose_worker_was_killed_at_its_end_the_daemon_speaks(node: Rig) -> None:
+    assert node.scraper
+    taps = {step: Wire(node, step, is_whole_step=True) for step in (2, 3)}
+    node.scraper.signal(signal.SIGSTOP)
+    for tap in taps.values():
+        tap.data(b"y\n" * 1000)
+        tap.drain()
+    taps[3].bye()  # that one's worker drains: its step_end is among what it holds
+    eventually(lambda: not list(node.folder.glob("jobs/*/3.started")))
+    for worker in node.workers():
+        os.kill(worker, signal.SIGKILL)
+    node.scraper.signal(signal.SIGCONT)
+    node.ended()
+    assert node.kinds()[-2:] == ["step_end", "job_end"]
+    assert [one["slurm"]["step_id"] for one in node.records("step_end")] == ["2"]
+    for step, kept_count in ((2, 1000), (3, 1001)):
+        got_count = sum(one["slurm"]["step_id"] == str(step) for one in node.records("log"))
+        (line,) = [line for line in node.log().splitlines() if line.startswith(f"[{JOB_ID}.{step}] relay dropped")]
+        assert line.split()[3] == str(kept_count - got_count)
+    assert list((node.folder / "jobs").iterdir()) == []

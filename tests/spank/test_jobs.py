@@ -233,8 +233,8 @@ def test_64_tasks_are_relayed_for_four_descriptors_each(relayed: Relayed) -> Non
             lines = "".join(f"{task}.{number}\n" for number in range(1, 201))
             assert (folder / f"f.{task}.out").read_text() == lines
             assert (folder / f"f.{task}.err").read_text() == f"err {task}\n"
-    # For each task two streams, for each stream its pipe and its file; for the step the worker and a wake-up.
-    assert counts["yes"] - counts["no"] == 64 * 4 + 2
+    # For each task two streams, for each its pipe and its file; for the step the worker, its tally and a wake-up.
+    assert counts["yes"] - counts["no"] == 64 * 4 + 3
     records = relayed.records(job_id)
     for task in range(64):
         lines = "".join(f"{task}.{number}\n" for number in range(1, 201))
