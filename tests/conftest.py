@@ -3,6 +3,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,11 @@ from tests.eessi.tree import Tree, lmod_init
 
 # A fake file system (pyfakefs) stands behind os; these take the same functions from posix, where os has them from.
 files.os = cache.os = os  # type: ignore[attr-defined]
+
+# Who starts the tests in the background, or by nohup, ignores these for all that comes after.
+for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, signal.SIG_DFL)
 
 ROOT = Path(__file__).parent.parent
 PYZ = Path(os.environ.get("EESSI_ARCH_GUARD_PYZ") or ROOT / "dist" / "eessi-arch-guard.pyz")

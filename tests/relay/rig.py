@@ -80,10 +80,6 @@ class Scraper:
 
 class Rig:
     def __init__(self) -> None:
-        # A shell that starts the tests in the background ignores these for all that comes after.
-        for number in (signal.SIGINT, signal.SIGQUIT):
-            if signal.getsignal(number) == signal.SIG_IGN:
-                signal.signal(number, signal.SIG_DFL)
         # Not pytest's tmp_path: a socket's path is at most 107 bytes.
         self.base = Path(tempfile.mkdtemp(prefix="relay-"))
         self.folder = self.base / "run"

@@ -199,7 +199,7 @@ def test_a_job_whose_prolog_fails_has_a_start_and_an_end(relayed: Relayed) -> No
     mark.touch()
     try:
         job_id, _ = relayed.submit("echo never", "-wn3", "--relay-io=yes")
-        eventually(lambda: bool(relayed.rigs["n3"].records("job_start")))
+        eventually(lambda: bool(raw_of_job(relayed.rigs["n3"], job_id)))
         relayed.cluster.command("scancel", job_id)
         assert kinds(relayed.records(job_id, "n3")) == ["job_start", "job_end"]
     finally:

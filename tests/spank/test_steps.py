@@ -44,7 +44,7 @@ ROWS = [
     Row("stdout to a file on the node, stderr to one of srun's", ("-o", "f.%t.out", "-e", "f.err"), _OUT),
     Row("discarded", ("-n2", "--output=none"), _TWO),
     Row("to /dev/null", ("-o", "/dev/null"), _OUT),
-    Row("of task 1 only", ("-n2", "-o", "1"), _TWO),
+    Row("of task 1 only", ("-n2", "-o", "1"), _TWO_LINES, _LINES),
     Row("with labels", ("-n2", "--label"), _TWO),
     Row("with labels, to files", ("-n2", "--label", "-o", "f.%t"), _TWO_LINES, _LINES),
     Row("unbuffered, on a terminal of Slurm's", ("--unbuffered",), _OUT),
