@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -137,18 +138,23 @@ static void hang_up(struct link *link)
 	if (link->fd >= 0)
 		close(link->fd);
 	link->fd = -1;
+	link->is_open = false;
+	link->wants_write = false;
+}
+
+static void forget_tally(struct link *link)
+{
 	if (link->tally >= 0)
 		close(link->tally);
 	link->tally = -1;
 	link->sent_bytes = 0;
-	link->is_open = false;
-	link->wants_write = false;
 }
 
 /* The connection is gone; a later link_pump() makes another. */
 static void come_back(struct link *link, int64_t now_ms)
 {
 	hang_up(link);
+	forget_tally(link);
 	link->try_ms = now_ms + link->backoff_ms;
 	link->backoff_ms = link->backoff_ms < BACKOFF_MOST_MS / 2 ? 2 * link->backoff_ms : BACKOFF_MOST_MS;
 }
@@ -170,13 +176,18 @@ static int64_t taken_bytes(const struct link *link)
 	return (int64_t)frame_count_of(slot);
 }
 
-/* The worker has closed: what it did not make into records nobody else has. */
-static void mourn(struct link *link, int64_t now_ms)
+/* The worker is dead, or has closed: what it did not make into records nobody else has. */
+static void count_lost(struct link *link)
 {
 	int64_t lost_bytes = link->tally >= 0 && !link->is_drained ? (int64_t)link->sent_bytes - taken_bytes(link) : 0;
 
 	if (lost_bytes > 0)
 		link->notes.lost_bytes += (uint64_t)lost_bytes;
+}
+
+static void mourn(struct link *link, int64_t now_ms)
+{
+	count_lost(link);
 	come_back(link, now_ms);
 }
 
@@ -453,4 +464,8 @@ void link_close(struct link *link)
 		/* Not taken: the worker sees the end of the connection all the same. */
 		(void)!send(link->fd, frame, sizeof(frame), MSG_NOSIGNAL | MSG_DONTWAIT);
 	give_up(link);
+	/* One that hung, and was given up, reads on what it has got when it comes to itself; not if it has been killed. */
+	if (link->tally >= 0 && flock(link->tally, LOCK_SH | LOCK_NB) == 0)
+		count_lost(link);
+	forget_tally(link);
 }

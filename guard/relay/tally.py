@@ -7,6 +7,7 @@
 A tally is a file that its worker writes as memory. Its taps get it to read, as a file descriptor: when the connection
 ends, a tap knows from it how much of what it sent was never a record (frames.py, "Tally"). The next worker of the step
 goes on with it, or the daemon reads it at the job's end: records made, less those sent, are those that were dropped.
+The lock is exclusive; who wants to know whether its worker lives tries a shared one, which holds off nobody else.
 Every number is written beside the one that counts, and one byte then makes it count: a kill in between loses nothing.
 """
 
@@ -130,7 +131,7 @@ def _counts_of_dead(path: str) -> "tuple[int, int]":
     """How many records a worker made and sent that died; 0 and 0 where there is none, or it lives."""
     try:
         with open(path, "r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             with mmap.mmap(file.fileno(), _SIZE_BYTES) as memory:
                 at = TALLY_COMMITS_AT + (memory[0] & 1) * _COMMIT.size
                 pushed_count = _COMMIT.unpack_from(memory, at)[0]
@@ -143,7 +144,7 @@ def _is_living(path: str) -> bool:
     """Whether the worker of this tally lives; one that ended as it should has taken its file away."""
     try:
         with open(path, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:

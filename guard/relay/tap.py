@@ -5,6 +5,7 @@ The clock is an argument. What a tap owes the job is in frames.py; whoever copie
 task, offers what it has read, and calls pump() when fd() is ready or next_ms() is due.
 """
 
+import fcntl
 import os
 import socket
 import struct
@@ -153,6 +154,10 @@ class Tap:
             self._socket.close()
             self._socket = None
         self._give_up()
+        # One that hung, and was given up, reads on what it has got when it comes to itself; not if it has been killed.
+        if self._tally_fd is not None and _is_dead(self._tally_fd):
+            self._count_lost()
+        self._forget_tally()
 
     def _frame(self, kind: int, payload: bytes, stream: int, time_ns: int = 0) -> Frame:
         return Frame(kind, payload, stream, self._task_local, self.task_global, time_ns, self._is_unbuffered)
@@ -189,24 +194,30 @@ class Tap:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+        self.is_open = False
+        self._is_blocked = False
+
+    def _forget_tally(self) -> None:
         if self._tally_fd is not None:
             os.close(self._tally_fd)
             self._tally_fd = None
         self._sent_bytes = 0
-        self.is_open = False
-        self._is_blocked = False
 
-    def _mourn(self, now_ms: int) -> None:
-        """The worker has closed: what it did not make into records nobody else has."""
+    def _count_lost(self) -> None:
+        """The worker is dead, or has closed: what it did not make into records nobody else has."""
         if self._tally_fd is not None and not self._is_drained:
             lost_bytes = self._sent_bytes - _taken_bytes(self._tally_fd, self._tally_slot)
             if lost_bytes > 0:
                 self.lost_bytes[0] = self.lost_bytes.get(0, 0) + lost_bytes
+
+    def _mourn(self, now_ms: int) -> None:
+        self._count_lost()
         self._come_back(now_ms)
 
     def _come_back(self, now_ms: int) -> None:
         """The connection is gone; a later pump() makes another."""
         self._hang_up()
+        self._forget_tally()
         self._try_ms = now_ms + self._backoff_ms
         self._backoff_ms = min(2 * self._backoff_ms, limits.BACKOFF_MOST_MS)
 
@@ -325,3 +336,11 @@ def _taken_bytes(fd: int, slot: int) -> int:
     except (OSError, IndexError, struct.error):
         return 0
     return int(taken)
+
+
+def _is_dead(tally_fd: int) -> bool:
+    try:
+        fcntl.flock(tally_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

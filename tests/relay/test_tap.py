@@ -281,6 +281,24 @@ def test_what_is_told_of_a_dead_worker_and_lost_again_is_not_forgotten(daemon: D
     assert tap.lost_bytes == {0: 300}
 
 
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_of_a_worker_that_was_given_up_what_it_held_is_lost_only_if_it_was_killed(
+    daemon: Daemon, tmp_path: Path, is_killed: bool
+) -> None:
+    worker = Tally(str(tmp_path / "0.tally"))
+    tap = opened(daemon, tally=worker)
+    fill(tap)
+    sent_bytes = sum(len(frame.payload) for frame in daemon.read())
+    fill(tap)
+    tap.pump(2000)
+    assert tap.room(1) == 65536 and 0 not in tap.lost_bytes
+    if is_killed:
+        sent_bytes += sum(len(frame.payload) for frame in daemon.read())
+        worker._memory.close()
+    tap.close()
+    assert tap.lost_bytes.get(0, 0) == (sent_bytes if is_killed else 0)
+
+
 def test_after_drained_a_worker_may_go(daemon: Daemon, tmp_path: Path) -> None:
     tap = opened(daemon, tally=Tally(str(tmp_path / "0.tally")))
     tap.offer(1, b"x" * 100, 1)

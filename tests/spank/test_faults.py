@@ -18,10 +18,10 @@ pytestmark = pytest.mark.xdist_group("spank-slurm")
 NODE = "n3"
 _TASKS = 8
 _BLOCKS, _LINES = 20, 200
-# Each task: 20 blocks of 200 numbered lines of 86 bytes, 344 kB in two seconds.
+# Each task: 20 blocks of 200 numbered lines of 86 bytes, 344 kB in two seconds; in the middle it waits for a file.
 _WRITER = (
     f"i=10; while [ $i -lt {10 + _BLOCKS} ]; do seq -f $SLURM_PROCID.$i.%080.0f {_LINES};"
-    " i=$((i+1)); sleep 0.05; done; exit 7"
+    " i=$((i+1)); sleep 0.05; [ $i = 20 ] && until [ -e {}/go ]; do sleep 0.05; done; done; exit 7"
 )
 _LINE_BYTES = 86
 
@@ -89,11 +89,13 @@ def busy(relayed: Relayed) -> "Iterator[Callable[..., Busy]]":
     """Starts such a step; afterwards the node's relay is as it was."""
     rig = relayed.rigs[NODE]
 
-    def start(ring_mbytes: int = 64) -> Busy:
+    def start(ring_mbytes: int = 64, goes_on: bool = True) -> Busy:
         if ring_mbytes != 64:
             _configure(rig, ring_mbytes)
         folder = relayed.folder()
-        text = f"[ $SLURM_PROCID = 0 ] && echo $SLURM_JOB_ID >{folder}/id; {_WRITER}"
+        if goes_on:
+            (folder / "go").touch()
+        text = f"[ $SLURM_PROCID = 0 ] && echo $SLURM_JOB_ID >{folder}/id; {_WRITER.format(folder)}"
         process = relayed.cluster.popen_as(
             "root", "srun", "-Q", f"-w{NODE}", "-n8", "--relay-io=yes", "-o", f"{folder}/f.%t", "sh", "-c", text
         )
@@ -118,7 +120,7 @@ def _configure(rig: Rig, ring_mbytes: int) -> None:
 def test_a_worker_that_is_killed_is_followed_by_another_and_what_it_held_is_counted(
     busy: "Callable[..., Busy]", state: str
 ) -> None:
-    step = busy()
+    step = busy(goes_on=False)
     worker = step.worker()
     assert step.rig.scraper
     if state == "scraper stopped":  # the worker's ring fills
@@ -128,6 +130,8 @@ def test_a_worker_that_is_killed_is_followed_by_another_and_what_it_held_is_coun
     eventually(lambda: (step.folder / "f.0").stat().st_size > 70_000)
     os.kill(worker, signal.SIGKILL)
     step.rig.scraper.signal(signal.SIGCONT)
+    eventually(lambda: step.rig.workers() not in ([], [worker]))
+    (step.folder / "go").touch()
     step.ended()
     records = step.relayed.records(step.job_id, NODE)
     assert [kind for kind in kinds(records) if kind != "log 0"] == [
@@ -151,6 +155,18 @@ def test_a_worker_that_hangs_holds_the_step_once_and_what_it_missed_is_counted(b
     os.kill(worker, signal.SIGCONT)
     step.relayed.records(step.job_id, NODE)
     assert 0 < step.lost_bytes() == step.missing_bytes()
+
+
+def test_a_worker_that_hangs_and_is_killed_while_the_step_goes_on_is_counted_too(busy: "Callable[..., Busy]") -> None:
+    step = busy()
+    worker = step.worker()
+    os.kill(worker, signal.SIGSTOP)
+    eventually(lambda: (step.folder / "f.0").stat().st_size > 300_000)  # the tap has given it up
+    os.kill(worker, signal.SIGKILL)
+    step.ended()
+    records = step.relayed.records(step.job_id, NODE)
+    assert kinds(records)[-2:] == ["step_end 0", "job_end"]
+    assert 100_000 < step.lost_bytes() == step.missing_bytes() - step.dropped_count() * _LINE_BYTES
 
 
 # Writes until its pipe has been full for half a second, tells how much that was, and ends; at 64 MiB in any case, since
