@@ -14,7 +14,8 @@ import time
 
 from guard.base.faults import PeerFault
 from guard.base.watch import Watch
-from guard.relay import claim, frames, handover, jobs, limits, notify, record, settings, settle, tally
+from guard.relay import claim, frames, handover, jobs, limits, notify, record, settings, settle
+from guard.relay.endings import Endings
 from guard.relay.jobs import Job
 from guard.relay.ring import Ring
 from guard.relay.sender import Sender
@@ -36,17 +37,6 @@ class _Peer:
     def __init__(self, connection: "socket.socket", uid: int, end_ms: float) -> None:
         self.socket = connection
         self.uid = uid
-        self.end_ms = end_ms
-
-
-class _Ending:
-    """A job whose job_end waits for its workers: connections that close when they have finished."""
-
-    __slots__ = ("end_ms", "job", "workers")
-
-    def __init__(self, job: Job, workers: "dict[int, socket.socket]", end_ms: float) -> None:
-        self.job = job
-        self.workers = workers
         self.end_ms = end_ms
 
 
@@ -95,16 +85,16 @@ class _Node:
         self._listeners = {listener.fileno(): listener for listener in listeners}
         self._peers: "dict[int, _Peer]" = {}
         self._jobs: "dict[int, Job]" = {}
-        self._endings: "list[_Ending]" = []
         self._children: "dict[int, Job]" = {}
         self._refused_count = 0
         self._ring = Ring(configured.slurmd_ring_bytes)
         self._sender = Sender(
             configured.socket, configured.owners, self._ring, log, configured.is_protocol_debug, _now_ms()
         )
+        self._endings = Endings(self._ring, log)
         for job in jobs.load(self._root):
             if job.has_ended:
-                self._wait_for_workers(job)
+                self._endings.begin(job, _now_ms())
             else:
                 self._jobs[job.job_id] = job
 
@@ -120,6 +110,7 @@ class _Node:
                 notify.send(environ, b"WATCHDOG=1")
                 watchdog_at_ms = now_ms + watchdog_ms
             self._expire(now_ms)
+            self._endings.look(now_ms)
             if self._settings.has_plugin:
                 self._sender.pump(now_ms)
             for fd in self._wait(watchdog_at_ms):
@@ -141,61 +132,23 @@ class _Node:
         """Which fds have something, at the latest at at_ms or when something else is due."""
         poll = select.poll()
         poll.register(self._watch.fd, select.POLLIN)
-        for fd in (*self._listeners, *self._peers):
+        for fd in (*self._listeners, *self._peers, *self._endings.fds()):
             poll.register(fd, select.POLLIN)
-        for ending in self._endings:
-            for fd in ending.workers:
-                poll.register(fd, select.POLLIN)
         sender_fd = self._sender.fd()
         if sender_fd is not None and self._sender.wants_write():
             poll.register(sender_fd, select.POLLOUT)
-        ends_ms = [peer.end_ms for peer in self._peers.values()] + [ending.end_ms for ending in self._endings]
-        if any(not ending.workers for ending in self._endings):
-            ends_ms.append(_now_ms() + limits.JOB_END_LOOK_MS)  # workers that drain and that no connection reaches
         sender_ms = self._sender.next_ms() if self._settings.has_plugin else _NEVER
-        next_ms = min(at_ms, sender_ms, *ends_ms)
+        peers_ms = min((peer.end_ms for peer in self._peers.values()), default=_NEVER)
+        next_ms = min(at_ms, sender_ms, peers_ms, self._endings.next_ms(_now_ms()))
         ready = poll.poll(max(0.0, next_ms - _now_ms()) + 1 if next_ms < _NEVER else None)
         return [fd for fd, _ in ready]
 
     def _expire(self, now_ms: int) -> None:
-        """Peers that say nothing go; jobs whose workers have finished, or have had their time, get their job_end."""
+        """Peers that say nothing go."""
         for peer in [peer for peer in self._peers.values() if peer.end_ms <= now_ms]:
             self._hear(peer)  # where this process did not run for a while, its frame may be there
             if peer.socket.fileno() in self._peers:
                 self._close(peer)
-        for ending in list(self._endings):
-            for fd, worker in list(ending.workers.items()):
-                try:
-                    has_finished = not worker.recv(1)
-                except BlockingIOError:
-                    has_finished = False
-                except OSError:
-                    has_finished = True
-                if has_finished:
-                    worker.close()
-                    del ending.workers[fd]
-            if ending.end_ms <= now_ms or not (ending.workers or tally.are_living(ending.job.folder)):
-                self._end(ending)
-
-    def _end(self, ending: _Ending) -> None:
-        self._endings.remove(ending)
-        for worker in ending.workers.values():
-            worker.close()
-        job = ending.job
-        for step_id, lost_count in tally.of_dead(job.folder):
-            self._speak_for_dead(job, step_id, lost_count)
-        if job.is_relayed:
-            self._ring.push([record.event("job_end", time.time_ns(), job.slurm)])
-        jobs.remove(job)
-
-    def _speak_for_dead(self, job: Job, step_id: str, lost_count: int) -> None:
-        """What the last worker of a step did not say, because it was killed and no tap asked for another."""
-        if lost_count:
-            self._log(
-                f"[{job.job_id}.{step_id}] relay dropped {lost_count} records in total, held by a worker that died"
-            )
-        if os.path.exists(f"{job.folder}/{step_id}.started"):
-            self._ring.push([record.event("step_end", time.time_ns(), job.step_slurm(step_id))])
 
     def _accept(self, listener: "socket.socket") -> None:
         try:
@@ -309,8 +262,7 @@ class _Node:
         else:
             if known:
                 self._end_job(job.job_id)
-            for ending in [one for one in self._endings if one.job.job_id == job.job_id]:
-                self._end(ending)  # the run before ends before this one begins
+            self._endings.finish(job.job_id)  # the run before ends before this one begins
             if len(self._jobs) >= limits.JOBS_MOST_COUNT:
                 return frames.TOO_MANY, f"{len(self._jobs)} jobs are known here; was their job_end told?"
             job.is_relayed = settle.settle(wish, self._settings.has_plugin, self._settings.is_default)
@@ -333,17 +285,8 @@ class _Node:
             jobs.end(job)
         except OSError as error:
             self._log(f"relay cannot note the end of job {job_id}: {error.strerror}")
-        self._wait_for_workers(job)
+        self._endings.begin(job, _now_ms())
         return (frames.YES, "was relayed") if job.is_relayed else (frames.NO, "was not relayed")
-
-    def _wait_for_workers(self, job: Job) -> None:
-        """job_end comes after the last record of its steps, if they are done in time."""
-        try:
-            workers = handover.living(job)
-        except OSError:
-            workers = []
-        waited = {worker.fileno(): worker for worker in workers if handover.tell_end(worker)}
-        self._endings.append(_Ending(job, waited, _now_ms() + limits.JOB_END_WAIT_S * 1000))
 
     def _reap(self) -> None:
         while True:

@@ -123,71 +123,10 @@ def test_a_node_without_plugin_relays_nothing(rig: Rig) -> None:
     assert "relaying job output" not in rig.log()
 
 
-def test_job_end_comes_after_the_last_record_of_its_steps(node: Rig) -> None:
-    taps = [Wire(node, step) for step in range(5)]
-    for tap in taps:
-        tap.data(b"a line\nheld")
-        tap.drain()
-        tap.socket.close()
-    workers = node.workers()
-    for worker in workers:
-        os.kill(worker, signal.SIGSTOP)
-    assert node.event("job_end") == 0
-    time.sleep(0.5)
-    assert "job_end" not in node.kinds()
-    for worker in workers:
-        os.kill(worker, signal.SIGCONT)
-    eventually(lambda: "job_end" in node.kinds())
-    kinds = node.kinds()
-    assert kinds[-1] == "job_end"
-    assert (kinds.count("log"), kinds.count("step_end")) == (10, 5)
-
-
-@pytest.mark.parametrize("is_restarted", [False, True])
-def test_job_end_comes_after_what_a_worker_sends_that_nobody_finds_any_more(node: Rig, is_restarted: bool) -> None:
-    assert node.scraper
-    tap = Wire(node, 1, is_whole_step=True)
-    node.scraper.signal(signal.SIGSTOP)
-    tap.data(b"y\n" * 2000)
-    tap.drain()
-    tap.bye()
-    eventually(lambda: not list(node.folder.glob("jobs/*/1.sock")))
-    assert node.event("job_end") == 0
-    if is_restarted:
-        node.stop_node(signal.SIGKILL)
-        node.start_node()
-    time.sleep(0.3)  # for a daemon that would not wait
-    node.scraper.signal(signal.SIGCONT)
-    eventually(lambda: "job_end" in node.kinds())
-    assert node.kinds() == ["job_start", "step_start", *["log"] * 2000, "step_end", "job_end"]
-
-
 def test_a_step_that_goes_well_leaves_no_line_in_the_log(node: Rig) -> None:
     assert node.exec("--", "echo", "fine").returncode == 0
     node.ended()
     assert [line for line in node.log().splitlines() if "relaying job output to" not in line] == []
-
-
-def test_job_end_does_not_wait_for_ever_for_a_worker_that_hangs(node: Rig) -> None:
-    Wire(node)
-    (worker,) = node.workers()
-    os.kill(worker, signal.SIGSTOP)
-    assert node.event("job_end") == 0
-    eventually(lambda: "job_end" in node.kinds())
-
-
-def test_a_daemon_killed_between_a_jobs_end_and_its_record_is_followed_by_one_that_sends_it(node: Rig) -> None:
-    Wire(node)
-    (worker,) = node.workers()
-    os.kill(worker, signal.SIGSTOP)
-    assert node.event("job_end") == 0
-    node.stop_node(signal.SIGKILL)
-    node.start_node()
-    assert said(node, frames.HELLO, {"job_id": b"174", "step_id": b"0"}, "tap.sock")["code"] == b"2"
-    os.kill(worker, signal.SIGCONT)
-    eventually(lambda: node.kinds().count("job_end") == 1)
-    assert node.kinds() == ["job_start", "step_start", "step_end", "job_end"]
-    eventually(lambda: list((node.folder / "jobs").iterdir()) == [])
 
 
 # --- who may say what

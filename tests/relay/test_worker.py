@@ -357,25 +357,3 @@ def test_a_worker_that_is_killed_leaves_its_count_to_the_next(rig: Rig) -> None:
     totals = [line for line in rig.log().splitlines() if line.startswith(f"[{JOB_ID}.2]") and "in total" in line]
     # step_start and 1000 lines; what was held for its end was never a record, and its tap knows.
     assert len(totals) == 3 and all("relay dropped 1001 records in total" in line for line in totals)
-
-
-def test_of_a_step_whose_worker_was_killed_at_its_end_the_daemon_speaks(node: Rig) -> None:
-    assert node.scraper
-    taps = {step: Wire(node, step, is_whole_step=True) for step in (2, 3)}
-    node.scraper.signal(signal.SIGSTOP)
-    for tap in taps.values():
-        tap.data(b"y\n" * 1000)
-        tap.drain()
-    taps[3].bye()  # that one's worker drains: its step_end is among what it holds
-    eventually(lambda: not list(node.folder.glob("jobs/*/3.started")))
-    for worker in node.workers():
-        os.kill(worker, signal.SIGKILL)
-    node.scraper.signal(signal.SIGCONT)
-    node.ended()
-    assert node.kinds()[-2:] == ["step_end", "job_end"]
-    assert [one["slurm"]["step_id"] for one in node.records("step_end")] == ["2"]
-    for step, kept_count in ((2, 1000), (3, 1001)):
-        got_count = sum(one["slurm"]["step_id"] == str(step) for one in node.records("log"))
-        (line,) = [line for line in node.log().splitlines() if line.startswith(f"[{JOB_ID}.{step}] relay dropped")]
-        assert line.split()[3] == str(kept_count - got_count)
-    assert list((node.folder / "jobs").iterdir()) == []
