@@ -1,0 +1,46 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-or-later
+# The tests on another Debian's Slurm, Lmod, Python and gcc: tests/slurm/in_debian.sh RELEASE [pytest argument ...]
+# As root, with debootstrap. The Debian is made once, as $DEBIANS/RELEASE (/srv), and kept; remove it by hand.
+set -eu
+
+release=${1:?usage: in_debian.sh RELEASE [pytest argument ...]}
+shift
+[ $# -gt 0 ] || set -- tests/slurm tests/spank
+tests=$(cd "$(dirname "$0")/.." && pwd)
+tree=${tests%/*}
+debian=${DEBIANS:-/srv}/$release
+packages=(slurm-wlm munge libslurm-dev lmod gcc make libc6-dev git strace valgrind python3-venv busybox dash)
+
+# The mounts are this process's own and go with it, so that nobody removes /dev together with the folder.
+[ "${IN_DEBIAN_PID-}" = "$$" ] || IN_DEBIAN_PID=$$ exec unshare --mount -- "$0" "$release" "$@"
+
+[ -e "$debian/etc/debian_version" ] ||
+    debootstrap --variant=minbase "$release" "$debian" "${DEBIAN_MIRROR:-http://deb.debian.org/debian}"
+for folder in /proc /sys /dev; do
+    mount --rbind "$folder" "$debian$folder"
+done
+# A worktree's .git is a file that names a folder; both are where they are outside.
+for folder in "$tree" "$(git -C "$tree" rev-parse --path-format=absolute --git-common-dir)"; do
+    mkdir -p "$debian$folder"
+    mount --bind "$folder" "$debian$folder"
+done
+mkdir -p "$debian/etc/ssl/certs"
+cp /etc/resolv.conf "$debian/etc/"
+cp /etc/ssl/certs/ca-certificates.crt "$debian/etc/ssl/certs/"
+printf '#!/bin/sh\nexit 101\n' >"$debian/usr/sbin/policy-rc.d" # packages start no daemons
+chmod 755 "$debian/usr/sbin/policy-rc.d"
+
+inside() {
+    HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive CI=true chroot "$debian" "$@"
+}
+if ! inside dpkg -s "${packages[@]}" >/dev/null 2>&1; then
+    inside apt-get update -qq
+    inside apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
+fi
+inside git config --global --replace-all safe.directory '*'
+inside make -s -C "$tree" VENV=/opt/venv PYZ=/opt/eessi-arch-guard.pyz pyz
+inside slurmd -V
+# shellcheck disable=SC2016 # the inner sh is to expand it
+inside env EESSI_ARCH_GUARD_PYZ=/opt/eessi-arch-guard.pyz \
+    sh -c 'cd "$1" && shift && exec /opt/venv/bin/python -B -m pytest -p no:cacheprovider "$@"' sh "$tree" "$@"
