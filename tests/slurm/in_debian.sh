@@ -25,9 +25,7 @@ for folder in "$tree" "$(git -C "$tree" rev-parse --path-format=absolute --git-c
     mkdir -p "$debian$folder"
     mount --bind "$folder" "$debian$folder"
 done
-mkdir -p "$debian/etc/ssl/certs"
 cp /etc/resolv.conf "$debian/etc/"
-cp /etc/ssl/certs/ca-certificates.crt "$debian/etc/ssl/certs/"
 printf '#!/bin/sh\nexit 101\n' >"$debian/usr/sbin/policy-rc.d" # packages start no daemons
 chmod 755 "$debian/usr/sbin/policy-rc.d"
 
@@ -35,9 +33,13 @@ inside() {
     HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive CI=true chroot "$debian" "$@"
 }
 if ! inside dpkg -s "${packages[@]}" >/dev/null 2>&1; then
-    inside apt-get update -qq
+    # Valid-Until: a mirror may be a copy that is kept as it was.
+    inside apt-get -o Acquire::Check-Valid-Until=false update -qq
     inside apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
 fi
+# For pip, whose registry may be one that only this machine's certificates tell of.
+mkdir -p "$debian/etc/ssl/certs"
+cp /etc/ssl/certs/ca-certificates.crt "$debian/etc/ssl/certs/"
 inside git config --global --replace-all safe.directory '*'
 inside make -s -C "$tree" VENV=/opt/venv PYZ=/opt/eessi-arch-guard.pyz pyz
 inside slurmd -V
