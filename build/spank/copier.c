@@ -516,11 +516,6 @@ void copier_adopt(const struct copier *copier, uint32_t local, uint32_t global)
 	handover_give(&copier->handover, local, global);
 }
 
-void copier_forked(struct copier *copier)
-{
-	handover_close_tasks(&copier->handover);
-}
-
 static void wake(struct copier *copier)
 {
 	uint64_t one = 1;

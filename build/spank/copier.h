@@ -21,9 +21,6 @@ struct copier *copier_start(const char *path, const struct fields *hello, uint32
 /* In a task's process, once it is the user's: its output goes through the copier from here on. */
 void copier_adopt(const struct copier *copier, uint32_t local, uint32_t global);
 
-/* All tasks have their own copies of our ends by now. */
-void copier_forked(struct copier *copier);
-
 /* Waits until what this task wrote is at its destination, as far as nobody else waits for it. */
 void copier_drain(struct copier *copier, uint32_t local);
 

@@ -81,10 +81,15 @@ static bool make_pipe(int *source, int *end)
 
 	if (pipe2(ends, O_CLOEXEC))
 		return false;
+	/* Each end has flags of its own: the task's stays as every pipe is. */
+	if (fcntl(ends[0], F_SETFL, O_NONBLOCK)) {
+		close(ends[0]);
+		close(ends[1]);
+		return false;
+	}
 	*source = ends[0];
 	*end = ends[1];
-	/* Each end has flags of its own: the task's stays as every pipe is. */
-	return fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0;
+	return true;
 }
 
 static bool tell(const struct handover *handover, const struct told *told, const int *fds)
@@ -176,7 +181,7 @@ int handover_take(const struct handover *handover, struct taken_task *task)
 		.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
 	struct cmsghdr *header;
 	uint32_t expected = WAITING;
-	int fds[4], count = 0;
+	int fds[4] = {-1, -1, -1, -1}, count = 0;
 	bool is_whole;
 	ssize_t size = recvmsg(handover->ours, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 
@@ -211,17 +216,10 @@ int handover_take(const struct handover *handover, struct taken_task *task)
 	task->global = told.global;
 	task->is_unbuffered = told.is_unbuffered;
 	task->count = told.count;
-	for (int i = 0; i < told.count; i++)
+	for (int i = 0; i < 2; i++)
 		task->streams[i] = (struct taken_stream){
 			.source = fds[2 * i], .original = fds[2 * i + 1], .stream = told.streams[i]};
 	return 1;
-}
-
-void handover_close_tasks(struct handover *handover)
-{
-	if (handover->tasks >= 0)
-		close(handover->tasks);
-	handover->tasks = -1;
 }
 
 void handover_close_ours(struct handover *handover)
@@ -233,7 +231,9 @@ void handover_close_ours(struct handover *handover)
 
 void handover_close(struct handover *handover)
 {
-	handover_close_tasks(handover);
+	if (handover->tasks >= 0)
+		close(handover->tasks);
+	handover->tasks = -1;
 	handover_close_ours(handover);
 	if (handover->states)
 		munmap(handover->states, handover->task_count * sizeof(uint32_t));

@@ -24,7 +24,7 @@ struct taken_task {
 	struct taken_stream streams[2];
 };
 
-/* Both ends are close-on-exec. states: one for each task of the step here. */
+/* Both ends are close-on-exec; slurmstepd keeps both. states: one for each task of the step here. */
 struct handover {
 	int ours, tasks;
 	uint32_t task_count;
@@ -37,11 +37,10 @@ bool handover_init(struct handover *handover, uint32_t task_count);
 /* In the task: swaps its fds 1 and 2. False: they are what they were. */
 bool handover_give(const struct handover *handover, uint32_t local, uint32_t global);
 
-/* In slurmstepd: the next task's streams. 1: taken; 0: nothing is there; -1: no task is left that could give any. */
+/* In slurmstepd: the next task's streams. 1: taken; 0: nothing is there; -1: none will come. */
 int handover_take(const struct handover *handover, struct taken_task *task);
 
-/* Closes what is open: one end, or all. */
-void handover_close_tasks(struct handover *handover);
+/* Closes what is open: our end, or all. */
 void handover_close_ours(struct handover *handover);
 void handover_close(struct handover *handover);
 

@@ -133,18 +133,12 @@ HOOK slurm_spank_task_init(spank_t spank, UNUSED int count, UNUSED char *argumen
 	return 0;
 }
 
-HOOK slurm_spank_task_post_fork(UNUSED spank_t spank, UNUSED int count, UNUSED char *arguments[])
-{
-	/* All tasks of the step are forked before the first of these (mgr.c _fork_all_tasks). */
-	if (copier)
-		copier_forked(copier);
-	return 0;
-}
-
 HOOK slurm_spank_task_exit(spank_t spank, UNUSED int count, UNUSED char *arguments[])
 {
 	int local;
 
+	/* With contain_spank this is a process of its own, which has slurmstepd's memory but a copy of its descriptors
+	 * (mgr.c _run_spank_func): what it would open or close here would be so nowhere else. */
 	if (copier && !spank_get_item(spank, S_TASK_ID, &local))
 		copier_drain(copier, (uint32_t)local);
 	return 0;

@@ -66,7 +66,6 @@ int main(int argc, char *argv[])
 		if (pids[task] == 0 && close(start[1]) == 0)
 			become_task(copier, task, start[0], end[1], argv[4], argv + 5);
 	}
-	copier_forked(copier);
 	close(start[1]);
 	close(start[0]);
 	close(end[0]);

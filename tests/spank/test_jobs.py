@@ -125,9 +125,10 @@ def by_default(relayed: Relayed) -> "Iterator[str]":
     rig.start_node()
 
 
+# -Q: srun tells of it where a step had to wait for the end of the one before.
 _STEPS = (
     "for wish in '' --relay-io=yes --relay-io=no --relay-io=default --export=NONE;"
-    " do srun -n1 $wish /bin/sh -c 'echo step $SLURM_STEP_ID'; done"
+    " do srun -Qn1 $wish /bin/sh -c 'echo step $SLURM_STEP_ID'; done"
 )
 
 
@@ -233,8 +234,9 @@ def test_64_tasks_are_relayed_for_four_descriptors_each(relayed: Relayed) -> Non
             lines = "".join(f"{task}.{number}\n" for number in range(1, 201))
             assert (folder / f"f.{task}.out").read_text() == lines
             assert (folder / f"f.{task}.err").read_text() == f"err {task}\n"
-    # For each task two streams, for each its pipe and its file; for the step the worker, its tally and a wake-up.
-    assert counts["yes"] - counts["no"] == 64 * 4 + 3
+    # For each task two streams, for each its pipe and its file; for the step the worker, its tally, a wake-up and the
+    # two ends on which tasks give theirs.
+    assert counts["yes"] - counts["no"] == 64 * 4 + 5
     records = relayed.records(job_id)
     for task in range(64):
         lines = "".join(f"{task}.{number}\n" for number in range(1, 201))
