@@ -4,6 +4,7 @@
 import os
 import random
 import socket
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,13 @@ def reachable_folder() -> "Iterator[Path]":
     with tempfile.TemporaryDirectory(prefix="slurm-", dir="/tmp") as made:
         os.chmod(made, 0o755)
         yield Path(made)
+
+
+def slurm_version() -> "tuple[int, int]":
+    """The year and month of the Slurm that is installed, as (24, 11)."""
+    said = subprocess.run(["slurmd", "-V"], capture_output=True, check=True, text=True).stdout
+    year, month, _ = said.split()[-1].split(".", 2)
+    return int(year), int(month)
 
 
 def processes(uid: int) -> str:

@@ -17,6 +17,7 @@ packages=(slurm-wlm munge libslurm-dev lmod gcc make libc6-dev git strace valgri
 
 [ -e "$debian/etc/debian_version" ] ||
     debootstrap --variant=minbase "$release" "$debian" "${DEBIAN_MIRROR:-http://deb.debian.org/debian}"
+mount --bind "$debian" "$debian"
 for folder in /proc /sys /dev; do
     mount --rbind "$folder" "$debian$folder"
 done
@@ -26,23 +27,25 @@ for folder in "$tree" "$(git -C "$tree" rev-parse --path-format=absolute --git-c
     mount --bind "$folder" "$debian$folder"
 done
 cp /etc/resolv.conf "$debian/etc/"
+cp /etc/ssl/certs/ca-certificates.crt "$debian/root/"
 printf '#!/bin/sh\nexit 101\n' >"$debian/usr/sbin/policy-rc.d" # packages start no daemons
 chmod 755 "$debian/usr/sbin/policy-rc.d"
 
-inside() {
-    HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive CI=true chroot "$debian" "$@"
-}
-if ! inside dpkg -s "${packages[@]}" >/dev/null 2>&1; then
+# Not chroot: who joins a job's container, as its tasks do, is in the root of the mounts then.
+cd "$debian"
+pivot_root . mnt
+cd "$tree"
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive CI=true
+hash -r
+umount --lazy /mnt
+if ! dpkg -s "${packages[@]}" >/dev/null 2>&1; then
     # Valid-Until: a mirror may be a copy that is kept as it was.
-    inside apt-get -o Acquire::Check-Valid-Until=false update -qq
-    inside apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
+    apt-get -o Acquire::Check-Valid-Until=false update -qq
+    apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
 fi
-# For pip, whose registry may be one that only this machine's certificates tell of.
-mkdir -p "$debian/etc/ssl/certs"
-cp /etc/ssl/certs/ca-certificates.crt "$debian/etc/ssl/certs/"
-inside git config --global --replace-all safe.directory '*'
-inside make -s -C "$tree" VENV=/opt/venv PYZ=/opt/eessi-arch-guard.pyz pyz
-inside slurmd -V
-# shellcheck disable=SC2016 # the inner sh is to expand it
-inside env EESSI_ARCH_GUARD_PYZ=/opt/eessi-arch-guard.pyz \
-    sh -c 'cd "$1" && shift && exec /opt/venv/bin/python -B -m pytest -p no:cacheprovider "$@"' sh "$tree" "$@"
+git config --global --replace-all safe.directory '*'
+# The registry may be one that only the outer machine's certificates tell of.
+export EESSI_ARCH_GUARD_PYZ=/opt/eessi-arch-guard.pyz PIP_CERT=/root/ca-certificates.crt
+make -s VENV=/opt/venv PYZ=$EESSI_ARCH_GUARD_PYZ pyz
+slurmd -V
+exec /opt/venv/bin/python -B -m pytest -p no:cacheprovider "$@"

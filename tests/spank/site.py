@@ -5,7 +5,7 @@ import hashlib
 import json
 import pwd
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,8 +149,13 @@ def md5(data: bytes) -> str:
 
 
 @contextmanager
-def running() -> "Iterator[Relayed]":
-    """The cluster until the end of the context. Needs root; makes the user, who stays."""
+def running(
+    nodes: "tuple[str, ...]" = NODES, settings: "Callable[[Path], list[str]]" = lambda folder: []
+) -> "Iterator[Relayed]":
+    """The cluster until the end of the context. Needs root; makes the user, who stays.
+
+    Takes: settings - gives more lines for slurm.conf, whose folder it is told, for files that belong beside that.
+    """
     try:
         pwd.getpwnam(USER)
     except KeyError:
@@ -161,7 +166,7 @@ def running() -> "Iterator[Relayed]":
             made.mkdir(mode=0o755)
         place.chmod(0o777)
         rigs = {}
-        for node in NODES:
+        for node in nodes:
             rig = rigs[node] = Rig()
             stack.callback(rig.close)
             rig.configure(default="no", parameters="stepd_ring_mbytes=64")
@@ -177,9 +182,7 @@ def running() -> "Iterator[Relayed]":
             f"TaskProlog={place}/TaskProlog",
             f"PlugStackConfig={own}/plugstack.conf",
             "LaunchParameters=use_interactive_step",
+            *settings(own),
         ]
-        with Cluster(own, conf, node_count=len(NODES)) as cluster:
-            site = Relayed(cluster, place, rigs)
-            for wish in ("no", "yes"):
-                site.overdue[wish] = site.submit(LONG_JOB, "-wn4", "--time=1", f"--relay-io={wish}")
-            yield site
+        with Cluster(own, conf, node_count=len(nodes)) as cluster:
+            yield Relayed(cluster, place, rigs)

@@ -41,7 +41,8 @@ ROWS = [
     Row("to srun's own stdout", (), _OUT),
     Row("one file, which srun writes", ("-o", "f.out"), _OUT_LINES, _LINES),
     Row("a file for each task, on the node", ("-n2", "-o", "f.%t.out", "-e", "f.%t.err"), _TWO),
-    Row("stdout to a file on the node, stderr to one of srun's", ("-o", "f.%t.out", "-e", "f.err"), _OUT),
+    # Slurm 26.05 puts both into the first of them (step_launch.c, error_filename), with and without the relay.
+    Row("stdout to a file on the node, stderr to one of srun's", ("-o", "f.%t.out", "-e", "f.err"), _OUT_LINES, _LINES),
     Row("discarded", ("-n2", "--output=none"), _TWO),
     Row("to /dev/null", ("-o", "/dev/null"), _OUT),
     Row("of task 1 only", ("-n2", "-o", "1"), _TWO_LINES, _LINES),
