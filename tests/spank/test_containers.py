@@ -1,66 +1,96 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A job in a container of its own, and hooks that Slurm runs in there: the same bytes and status, the records whole."""
+"""A job in a container of its own, and hooks that Slurm runs in there: the same bytes and status, the records whole.
+
+Slurm makes the container by mounting the namespace's file. Linux 6.18 numbers namespaces by CPU and refuses that for one
+whose number is below its own, EINVAL: where slurmd is not in the machine's first mount namespace, on one CPU only (taskset).
+"""
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.relay.rig import eventually
 from tests.slurm import host
 from tests.spank.site import Relayed, kinds, output, running
 
 pytestmark = pytest.mark.xdist_group("spank-slurm")
 
-# A container hides /tmp, where a test cluster has all it has; which folders else, job_container.conf says from 23.02 on.
-_CONTAINER = "AutoBasePath=true\nBasePath={}/box Dirs=/var/tmp\n"
-_WAYS = {
-    # Hooks in a process of their own without any container, as Slurm 24.05 and later do it.
-    "hooks-apart": ("", "contain_spank"),
-    "tasks-in-it": (_CONTAINER, ""),
-    "tasks-and-hooks-in-it": (_CONTAINER, "contain_spank"),
-    # slurmstepd is in it too, and so is the tap.
-    "all-in-it": (f"{_CONTAINER}EntireStepInNS=true\n", ""),
+
+@dataclass
+class Way:
+    """since: the Slurm that has it; file, text: what lies beside slurm.conf; plugin: of NamespaceType, none for "";
+    parameter: of SlurmdParameters."""
+
+    since: "tuple[int, int]"
+    file: str = ""
+    text: str = ""
+    plugin: str = ""
+    parameter: str = ""
+
+
+# Not /tmp, which a container hides unless it is told otherwise: a test cluster has all that it has there.
+_TMPFS = "AutoBasePath=true\nBasePath={folder}/box\nDirs=/var/tmp\n"
+_LINUX = 'defaults:\n  auto_base_path: true\n  base_path: "{folder}/box"\n  dirs: "/var/tmp"\n'
+
+WAYS = {
+    "hooks apart, without a container": Way((24, 5), parameter="contain_spank"),
+    "tasks in it": Way((24, 5), "job_container.conf", _TMPFS, "tmpfs"),
+    "tasks and hooks in it": Way((24, 5), "job_container.conf", _TMPFS, "tmpfs", "contain_spank"),
+    "slurmstepd too": Way((24, 11), "job_container.conf", f"{_TMPFS}EntireStepInNS=true\n", "tmpfs"),
+    "processes and users too": Way(
+        (25, 11),
+        "namespace.yaml",
+        f'{_LINUX}  clone_ns_flags: "CLONE_NEWPID,CLONE_NEWUSER"\n',
+        "linux",
+        "contain_spank",
+    ),
 }
 
 
-@pytest.fixture(scope="module", params=_WAYS)
-def way(request: pytest.FixtureRequest) -> str:
-    """Which of them."""
-    return str(request.param)
+@pytest.fixture(scope="module", params=WAYS)
+def way(request: pytest.FixtureRequest) -> Way:
+    """One of them, that this Slurm has."""
+    chosen = WAYS[request.param]
+    if host.slurm_version() < chosen.since:
+        pytest.skip("Slurm {}.{:02} and later only".format(*chosen.since))
+    return chosen
 
 
 @pytest.fixture(scope="module")
-def contained(way: str, slurm: None) -> "Iterator[Relayed]":
+def contained(slurm: None, way: Way) -> "Iterator[Relayed]":
     """A node whose jobs are so."""
-    if host.slurm_version() < (24, 5):
-        pytest.skip("Slurm before 24.05 has no contain_spank")
-    container, parameter = _WAYS[way]
-    has_namespaces = host.slurm_version() >= (25, 11)
-    plugin = "NamespaceType=namespace/tmpfs" if has_namespaces else "JobContainerType=job_container/tmpfs"
 
     def settings(folder: Path) -> "list[str]":
-        (folder / "job_container.conf").write_text(container.format(folder))
-        lines = [f"SlurmdParameters=config_overrides,{parameter}", "PrologFlags=Contain"]
-        return [*lines, plugin] if container else lines
+        lines = [f"SlurmdParameters=config_overrides,{way.parameter}", "PrologFlags=Contain"]
+        if way.plugin:
+            (folder / way.file).write_text(way.text.format(folder=folder))
+            has_namespaces = host.slurm_version() >= (25, 11)
+            kind = "NamespaceType=namespace" if has_namespaces else "JobContainerType=job_container"
+            lines.append(f"{kind}/{way.plugin}")
+        return lines
 
     with running(("n1",), settings) as made:
         yield made
+        # Slurm takes a container away after the job's end; what is mounted could not be removed.
+        eventually(lambda: not list(made.cluster.folder.glob("box/n1/*")))
 
 
-# What each task writes, in two files and to two files of srun's.
 _TASK = "seq 500; echo err $SLURM_PROCID >&2; exit 3"
 _OUT = "".join(f"{number}\n" for number in range(1, 501)).encode()
 
 
-def test_a_job_in_a_container_is_relayed_and_is_what_it_was(contained: Relayed, way: str) -> None:
-    text = f"readlink /proc/self/ns/mnt; srun -Qn4 -o f.%t -e g.%t sh -c '{_TASK}'; srun -Qn4 sh -c '{_TASK}'; exit 5"
+def test_a_job_in_a_container_is_relayed_and_is_what_it_was(contained: Relayed, way: Way) -> None:
+    step = f"sh -c '{_TASK}'"
+    text = f"readlink /proc/self/ns/mnt; srun -Qn4 -o f.%t -e g.%t {step}; srun -Qn4 {step}; exit 5"
     plain = contained.batch(text, "-wn1", "-n4", "--error=err")
     tapped = contained.batch(text, "-wn1", "-n4", "--error=err", "--relay-io=yes")
     assert tapped.status == plain.status == "5:0"
     for ran in (plain, tapped):
         place, _, rest = ran.output.partition(b"\n")
-        assert (place.decode() != os.readlink("/proc/self/ns/mnt")) == ("in-it" in way)
+        assert (place.decode() != os.readlink("/proc/self/ns/mnt")) == bool(way.plugin)
         assert sorted(rest.splitlines()) == sorted(4 * _OUT.splitlines())
         told = [line for line in ran.files["err"].splitlines() if not line.startswith(b"srun: ")]
         assert sorted(told) == [b"err %d" % task for task in range(4)]

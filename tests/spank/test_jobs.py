@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.relay.rig import eventually
+from tests.slurm import host
 from tests.slurm.site import MATCHING, Site
 from tests.spank.site import LONG_JOB, Ran, Relayed, kinds, of_job, output, raw_of_job
 
@@ -191,6 +192,10 @@ def test_a_user_cannot_choose_who_the_records_say_it_is(relayed: Relayed) -> Non
     own = relayed.cluster.job(ran.job_id)["UserId"].partition("(")[0]
     assert {one["slurm"]["user_name"] for one in records} == {own}
     assert {one["slurm"]["cluster"] for one in records} == {"test"}
+    # From 25.11 on slurmd's prolog is told the job's SLUID.
+    sluid = relayed.cluster.job(ran.job_id).get("SLUID")
+    assert {one["slurm"].get("sluid") for one in records} == {sluid}
+    assert (sluid is not None) == (host.slurm_version() >= (25, 11))
     assert records[0]["slurm"]["restart_count"] == 0 and records[0]["slurm"]["partition"] == "p"
     assert "evil" not in str(records)
 
