@@ -183,8 +183,8 @@ class Cluster:
         return self.command("squeue", "--noheader", "--format=%A", check=False).split()
 
     def job(self, job_id: str) -> "dict[str, str]":
-        """What slurmctld knows of a job: the words of `scontrol show job` that have a `=`."""
-        words = self.command("scontrol", "--oneliner", "show", "job", job_id).split()
+        """What slurmctld knows of a job: the words of `scontrol --details show job` that have a `=`."""
+        words = self.command("scontrol", "--details", "--oneliner", "show", "job", job_id).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
     def wait_job(self, job_id: str, *states: str, timeout_s: float = 60.0) -> "dict[str, str]":

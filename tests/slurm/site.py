@@ -31,6 +31,9 @@ OTHERS = ("n1", "n2", "n4")
 
 # What the shell that types purge and load has of its own, and what Slurm and the guard add on purpose.
 _OWN = {b"_", b"PWD", b"OLDPWD", b"SHLVL", b"TMPDIR", b"HOSTNAME", b"EESSI_ARCH_GUARD_RELOADED", b"ENVIRONMENT"}
+# What Slurm 23.11 and later set for an mpirun in the job (env.c, set_env_from_opts).
+_OWN |= {b"OMPI_MCA_plm_slurm_args", b"PRTE_MCA_plm_slurm_args", b"HYDRA_BOOTSTRAP", b"HYDRA_LAUNCHER_EXTRA_ARGS"}
+_OWN |= {b"I_MPI_HYDRA_BOOTSTRAP", b"I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"}
 
 Environ = dict[bytes, bytes]
 

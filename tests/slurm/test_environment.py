@@ -6,6 +6,7 @@ import os
 import pytest
 
 from tests.eessi import tree as eessi
+from tests.slurm import host
 from tests.slurm.site import ALL, CPUS, LOGIN_CPU, MATCHING, OTHERS, Desk, Site, differences
 
 pytestmark = pytest.mark.xdist_group("slurm")
@@ -13,6 +14,8 @@ pytestmark = pytest.mark.xdist_group("slurm")
 RELOADED = b"EESSI_ARCH_GUARD_RELOADED"
 ON_N1 = ("srun", "-w", "n1")
 FAILED = b"EESSI_ARCH_GUARD_FAILED"
+# Slurm sets it from 23.02 on; the guard sees by it that lines of any length are read.
+OLDER = "unset SLURM_JOB_START_TIME\n"
 
 
 def test_each_task_of_a_step_over_all_kinds_of_nodes_has_its_nodes_environment(site: Site, desk: Desk) -> None:
@@ -169,6 +172,7 @@ class TestAnEnvironmentOf120Modules:
     def test_it_is_refused_whole_under_the_rule_of_4094_bytes(
         self, site: Site, desk: Desk, large: "dict[bytes, bytes]"
     ) -> None:
+        site.prolog(site.wrapper("older", f"{OLDER}exec {site.pyz}"))
         run = site.run("srun", "-w", "n1", desk.task, environ=large)
         (task,) = desk.tasks()
         assert task.pop(FAILED).decode() == f"{LOGIN_CPU}->unsafe-environment"
@@ -186,9 +190,8 @@ class TestAnEnvironmentOf120Modules:
     ) -> None:
         environ = large
         if how == "option":
-            site.prolog(site.wrapper("long", f"exec {site.pyz} --prolog-line-max 131072"))
-        else:
-            # This Slurm does not set it, those from 23.02 on do.
+            site.prolog(site.wrapper("long", f"{OLDER}exec {site.pyz} --prolog-line-max 131072"))
+        elif host.slurm_version() < (23, 2):
             environ = {**large, b"SLURM_JOB_START_TIME": b"1"}
         run = site.run("srun", "-w", "n1", desk.task, environ=environ)
         (task,) = desk.tasks()

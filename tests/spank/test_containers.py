@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A job in a container of its own, and hooks that Slurm runs in there: the same bytes and status, the records whole.
 
-Slurm makes the container by mounting the namespace's file. Linux 6.18 numbers namespaces by CPU and refuses that for one
-whose number is below its own, EINVAL: where slurmd is not in the machine's first mount namespace, on one CPU only (taskset).
+Slurm makes the container by mounting the namespace's file. Linux 6.18 numbers namespaces by CPU and refuses that for
+one whose number is below its own (EINVAL): where slurmd is not in the machine's first, run these on one CPU (taskset).
 """
 
 import os
@@ -33,20 +33,20 @@ class Way:
 
 # Not /tmp, which a container hides unless it is told otherwise: a test cluster has all that it has there.
 _TMPFS = "AutoBasePath=true\nBasePath={folder}/box\nDirs=/var/tmp\n"
-_LINUX = 'defaults:\n  auto_base_path: true\n  base_path: "{folder}/box"\n  dirs: "/var/tmp"\n'
+_LINUX = """\
+defaults:
+  auto_base_path: true
+  base_path: "{folder}/box"
+  dirs: "/var/tmp"
+  clone_ns_flags: "CLONE_NEWPID,CLONE_NEWUSER"
+"""
 
 WAYS = {
     "hooks apart, without a container": Way((24, 5), parameter="contain_spank"),
     "tasks in it": Way((24, 5), "job_container.conf", _TMPFS, "tmpfs"),
     "tasks and hooks in it": Way((24, 5), "job_container.conf", _TMPFS, "tmpfs", "contain_spank"),
     "slurmstepd too": Way((24, 11), "job_container.conf", f"{_TMPFS}EntireStepInNS=true\n", "tmpfs"),
-    "processes and users too": Way(
-        (25, 11),
-        "namespace.yaml",
-        f'{_LINUX}  clone_ns_flags: "CLONE_NEWPID,CLONE_NEWUSER"\n',
-        "linux",
-        "contain_spank",
-    ),
+    "processes and users too": Way((25, 11), "namespace.yaml", _LINUX, "linux", "contain_spank"),
 }
 
 
