@@ -126,7 +126,10 @@ class Cluster:
         """Replaces the lines that were given for slurm.conf, and lets the daemons read it again."""
         self.lines = list(lines)
         self._write()
-        self.command("scontrol", "reconfigure")
+        # From 23.11 on slurmctld becomes a new process for it (controller.c, _try_to_reconfig): who asks while one
+        # before is still at it finds nobody.
+        self.wait_for(lambda: self._is_done("scontrol", "reconfigure"), "it does not reconfigure")
+        self.wait_for(lambda: self._is_done("scontrol", "ping"), "slurmctld is not back")
 
     def run_as(
         self, user: str, *command: "str | Path", environ: Mapping[bytes, bytes] = {}, timeout_s: float = 60.0
@@ -250,6 +253,9 @@ class Cluster:
                 start_new_session=True,
             )
         self._daemons.append(process)
+
+    def _is_done(self, *command: str) -> bool:
+        return not subprocess.run(command, env=self.environ, capture_output=True, timeout=60).returncode
 
     def _is_idle(self, *nodes: str) -> bool:
         wanted = nodes or self.nodes
