@@ -67,10 +67,6 @@ class Step:
                 records += record.logs(stream.end(is_unbuffered), time_ns, place)
         return records
 
-    def open_keys(self) -> "list[Key]":
-        """Every stream that has begun and is not over."""
-        return list(self._streams)
-
 
 def key_of(frame: Frame) -> Key:
     """Which stream a DATA, END or LOST frame is about."""

@@ -15,6 +15,7 @@ import fcntl
 import mmap
 import os
 import struct
+from collections import deque
 
 from guard.relay import datagrams
 from guard.relay.limits import TALLY_COMMITS_AT, TALLY_SLOTS_AT, TAPS_MOST_COUNT
@@ -44,7 +45,8 @@ class Tally:
         except OSError:
             self._memory = mmap.mmap(-1, _SIZE_BYTES)
         self.dropped_count = self.pushed_count - sent_count
-        self._free = list(range(TAPS_MOST_COUNT - 1, -1, -1))
+        # The one that was given back last is taken last: a tap may yet read there what became of its bytes.
+        self._free = deque(range(TAPS_MOST_COUNT))
         self._half = self._slot = self._slot_bytes = 0
         self.window = datagrams.Window(self._memory, _WINDOW_AT, sent_count)
         self.commit(self.pushed_count)
@@ -82,7 +84,7 @@ class Tally:
 
     def take_slot(self, pushed_count: int) -> int:
         """A tap's slot, at 0 bytes. There are as many as a worker takes taps."""
-        slot = self._free.pop()
+        slot = self._free.popleft()
         self.commit(pushed_count, slot)
         return slot
 

@@ -12,24 +12,16 @@ import select
 import socket
 import time
 
-from guard.base.faults import PeerFault
 from guard.base.watch import Watch
 from guard.relay import frames, limits
-from guard.relay.frames import Frame
-from guard.relay.ring import Ring
+from guard.relay.intake import BYE, OPEN, Intake, Tap
 from guard.relay.sender import Sender
 from guard.relay.settings import Settings
-from guard.relay.step import Key, Step, key_of, loss
-from guard.relay.tally import Tally
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# What is taken from one tap before the next has its turn, and before what it became is sent: packets, and bytes. More
-# at once would only fill the ring, and be read from memory again instead of from the processor's cache.
-_TURN_COUNT = 8
-_TURN_BYTES = limits.FRAME_PAYLOAD_MAX_BYTES
 # How long taps may go on after their job has ended, in ms.
 _AFTER_JOB_MS = 2000
 
@@ -56,19 +48,6 @@ class Plan:
         self.waits_for_job_end = waits_for_job_end
         self.names = names
         self.tally = tally
-
-
-class _Tap:
-    """slot, taken_bytes: its place in the tally and what stands there."""
-
-    __slots__ = ("is_whole_step", "keys", "slot", "socket", "taken_bytes")
-
-    def __init__(self, connection: "socket.socket", is_whole_step: bool, slot: int) -> None:
-        self.socket = connection
-        self.is_whole_step = is_whole_step
-        self.slot = slot
-        self.taken_bytes = 0
-        self.keys: "set[Key]" = set()
 
 
 def run(listener: "socket.socket", plan: Plan, log: "Callable[[str], None]") -> None:
@@ -104,29 +83,24 @@ class _Worker:
         self._daemons: "dict[int, socket.socket]" = {}
         # Over these the daemon has told of the job's end; it waits for their end, which is ours.
         self._enders: "list[socket.socket]" = []
-        self._taps: "dict[int, _Tap]" = {}
-        self._step = Step(plan.slurm, settings.max_log_bytes)
-        self._tally = Tally(plan.tally)
-        self._ring = Ring(settings.stepd_ring_bytes, self._tally.pushed_count, self._tally.dropped_count)
+        self._intake = Intake(plan.slurm, settings, plan.tally, log)
         self._sender = Sender(
             settings.socket,
             settings.owners,
-            self._ring,
+            self._intake.ring,
             log,
             settings.is_protocol_debug,
             _now_ms(),
-            self._tally.window,
+            self._intake.window,
         )
         self._sender_fd: "int | None" = None
         # When the step is over if no tap comes; infinity while there are taps, or where job_end will tell.
         self._end_ms: float = _now_ms() + limits.STEP_LINGER_S * 1000
-        self._refused_count = 0
-        self._told_count = 0
         self._poll = select.epoll()
         self._poll.register(watch.fd, select.EPOLLIN)
         self._poll.register(listener, select.EPOLLIN)
         if not plan.is_resumed:
-            self._push([self._step.start(time.time_ns())])
+            self._intake.begin()
 
     def serve(self) -> None:
         while not self._watch.is_stopped():
@@ -140,8 +114,8 @@ class _Worker:
                 next_ms = min(self._end_ms, self._sender.next_ms(), self._look_ms())
                 ready = self._poll.poll(max(0.0, next_ms - _now_ms()) / 1000 if next_ms < float("inf") else None)
             for fd, _ in ready:
-                if fd in self._taps:
-                    self._read_tap(self._taps[fd])
+                if fd in self._intake.taps:
+                    self._read_tap(self._intake.taps[fd])
                     self._pump(limits.PATIENCE_MS)
                 elif fd in self._daemons:
                     self._read_daemon(self._daemons[fd])
@@ -152,7 +126,7 @@ class _Worker:
 
     def _look_ms(self) -> float:
         """When to look again whether a worker without taps can still be found; ends one that cannot."""
-        if self._taps or self._end_ms < float("inf"):
+        if self._intake.taps or self._end_ms < float("inf"):
             return float("inf")
         if not os.path.exists(self._plan.names[0]):
             self._end_ms = 0  # its job's folder is gone: nobody will ever tell it of the end
@@ -165,27 +139,19 @@ class _Worker:
                 os.unlink(name)
             except OSError:
                 pass
-        self._tally.step_aside()
         while self._accept():
             pass
         # At once, before the drain: a tap that is still there finds the next worker instead of waiting for us.
         self._listener.close()
-        for tap in list(self._taps.values()):
-            self._drop_tap(tap, False)
+        self._intake.end()
         for connection in self._daemons.values():
             # A daemon that has told of the end, not heard yet, waits for ours. Another has a tap in it, perhaps.
             if _tells_end(connection):
                 self._enders.append(connection)
             else:
                 connection.close()
-        now_ns = time.time_ns()
-        self._push([*self._step.close(self._step.open_keys(), now_ns), self._step.end(now_ns)])
         self._sender.drain(_now_ms, int(limits.DRAIN_S * 1000))
-        self._tally.remove()
-        if self._refused_count:
-            self._log(f"relay refused {self._refused_count} taps that sent what is no frame")
-        if self._told_count > limits.TOLD_MOST_COUNT:
-            self._log(f"relay was told {self._told_count - limits.TOLD_MOST_COUNT} more by taps, not logged")
+        self._intake.report()
 
     def _pump(self, patience_ms: int) -> None:
         """Sends, and polls the sender's socket exactly while records wait for room in it.
@@ -232,125 +198,26 @@ class _Worker:
         if frame.kind == frames.EVENT:
             self._poll.unregister(connection)
             self._enders.append(self._daemons.pop(connection.fileno()))
-            self._end_ms = _now_ms() + (_AFTER_JOB_MS if self._taps else 0)
+            self._end_ms = _now_ms() + (_AFTER_JOB_MS if self._intake.taps else 0)
             self._plan.waits_for_job_end = False
         elif fds:
             is_whole_step = frames.fields_of(frame.payload).get("whole_step") == b"1"
             tap = socket.socket(fileno=fds[0])
-            if len(self._taps) >= limits.TAPS_MOST_COUNT:
-                tap.close()
-                return
-            tap.setblocking(False)
-            if not is_whole_step and any(other.is_whole_step for other in self._taps.values()):
-                # `relay exec` below a tap that takes the whole step: its output passes there already.
-                self._tell(tap, frames.answer(frames.NO, "another tap relays this step"))
-                tap.close()
-                return
-            slot = self._tally.take_slot(self._ring.pushed_count)
-            self._taps[tap.fileno()] = _Tap(tap, is_whole_step, slot)
-            self._poll.register(tap, select.EPOLLIN)
-            self._welcome(tap, slot)
-            self._end_ms = float("inf")
+            if self._intake.add(tap, is_whole_step):
+                self._poll.register(tap, select.EPOLLIN)
+                self._end_ms = float("inf")
 
-    def _welcome(self, tap: "socket.socket", slot: int) -> None:
-        cap_bytes = self._plan.settings.max_log_bytes
-        fields = {
-            "code": b"%d" % frames.YES,
-            "stream_buffer_bytes": b"%d" % max(limits.STREAM_BUFFER_BYTES, 2 * cap_bytes),
-            "max_log_bytes": b"%d" % cap_bytes,
-        }
-        fds = []
-        if self._tally.fd is not None:
-            fields["tally_slot"] = b"%d" % slot
-            fds.append(self._tally.fd)
-        try:
-            socket.send_fds(tap, [frames.pack(Frame(frames.ANSWER, frames.fields_payload(fields)))], fds)
-        except OSError:
-            pass  # it does not read, or is gone: its own affair
-
-    def _read_tap(self, tap: _Tap) -> None:
-        taken_bytes = 0
-        for _ in range(_TURN_COUNT):
-            if taken_bytes >= _TURN_BYTES:
-                return
-            try:
-                packet = tap.socket.recv(frames.PACKET_MAX_BYTES + 1)
-            except BlockingIOError:
-                return
-            except OSError:
-                packet = b""
-            taken_bytes += len(packet)
-            try:
-                if not packet or self._take(tap, frames.unpack(packet)):
-                    self._drop_tap(tap, bool(packet))
-                    return
-            except PeerFault as fault:
-                if not self._refused_count:
-                    self._log(f"relay refuses a tap: {fault.detail}")
-                self._refused_count += 1
-                self._drop_tap(tap, False)
-                return
-
-    def _take(self, tap: _Tap, frame: Frame) -> bool:
-        """Turns one frame into records; says whether the tap is done."""
-        held_bytes = self._step.held_bytes
-        if frame.kind == frames.DATA:
-            records = self._step.data(frame)
-            self._push(records, tap, len(frame.payload) + held_bytes - self._step.held_bytes)
-            tap.keys.add(key_of(frame))
-        elif frame.kind == frames.END:
-            records = self._step.close([key_of(frame)], time.time_ns())
-            self._push(records, tap, held_bytes - self._step.held_bytes)
-            tap.keys.discard(key_of(frame))
-        elif frame.kind == frames.LOST:
-            # What was held is cut off here: joined to what comes after the gap it would look whole.
-            records = self._step.close([key_of(frame)], time.time_ns())
-            self._log_told(loss(frame))
-            self._push(records, tap, frames.count_of(frame) + held_bytes - self._step.held_bytes)
-        elif frame.kind == frames.NOTE:
-            note = frame.payload[: limits.NOTE_MAX_BYTES].decode("utf-8", "replace")
-            self._log_told("relay: " + "".join(character if character.isprintable() else "?" for character in note))
-        elif frame.kind == frames.DRAIN:
-            self._tell(tap.socket, frames.pack(Frame(frames.DRAINED)))
-        elif frame.kind == frames.BYE:
-            return True
-        else:
-            raise PeerFault("bad-frame", f"kind {frame.kind} from a tap")
-        return False
-
-    def _push(self, records: "list[bytes]", tap: "_Tap | None" = None, taken_bytes: int = 0) -> None:
-        """Records to be sent, made of so many bytes more of what this tap sent."""
-        self._ring.push(records)
-        if tap is None:
-            self._tally.commit(self._ring.pushed_count)
-        else:
-            tap.taken_bytes += taken_bytes
-            self._tally.commit(self._ring.pushed_count, tap.slot, tap.taken_bytes)
-
-    def _log_told(self, line: str) -> None:
-        """Logs what a tap says, up to a bound: taps are any user's, the log is the node's."""
-        self._told_count += 1
-        if self._told_count <= limits.TOLD_MOST_COUNT:
-            self._log(line)
-
-    def _drop_tap(self, tap: _Tap, has_said_bye: bool) -> None:
-        held_bytes = self._step.held_bytes
-        records = self._step.close(tap.keys, time.time_ns())
-        self._push(records, tap, held_bytes - self._step.held_bytes)
+    def _read_tap(self, tap: Tap) -> None:
+        state = self._intake.read(tap)
+        if state == OPEN:
+            return
         self._poll.unregister(tap.socket)
-        del self._taps[tap.socket.fileno()]
-        self._tally.give_slot(tap.slot)
-        tap.socket.close()
-        if tap.is_whole_step and has_said_bye:
+        self._intake.drop(tap)
+        is_last = not self._intake.taps
+        if tap.is_whole_step and state == BYE and not self._intake.has_whole_step():
             self._end_ms = 0
-        elif not self._taps and self._end_ms == float("inf"):
+        elif is_last and self._end_ms == float("inf"):
             waits = self._plan.waits_for_job_end and not tap.is_whole_step
             self._end_ms = float("inf") if waits else _now_ms() + limits.STEP_LINGER_S * 1000
-        elif not self._taps and not self._plan.waits_for_job_end:
+        elif is_last and not self._plan.waits_for_job_end:
             self._end_ms = min(self._end_ms, _now_ms())
-
-    def _tell(self, connection: "socket.socket", packet: bytes) -> None:
-        try:
-            connection.send(packet)
-        except OSError:
-            pass  # it does not read, or is gone: its own affair

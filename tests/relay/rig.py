@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from guard.relay import frames
+from guard.relay.frames import Frame
 from tests.conftest import ROOT
 
 # As guard/__main__.py will call it.
@@ -229,3 +231,41 @@ class Rig:
         if self.scraper:
             self.scraper.stop()
         shutil.rmtree(self.base, ignore_errors=True)
+
+
+class Wire:
+    """A tap that says exactly what it is told to."""
+
+    def __init__(self, rig: Rig, step_id: int = 0, is_whole_step: bool = False, **fields: bytes) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(LONG_S)
+        self.socket.connect(str(rig.folder / ("control.sock" if is_whole_step else "tap.sock")))
+        hello = {"job_id": b"%d" % JOB_ID, "step_id": b"%d" % step_id, "whole_step": b"%d" % is_whole_step, **fields}
+        self.send(Frame(frames.HELLO, frames.fields_payload(hello)))
+        self.answer = self.fields()
+
+    def send(self, *sent: Frame) -> None:
+        for frame in sent:
+            self.socket.send(frames.pack(frame))
+
+    def data(self, text: bytes, task: int = 0, stream: int = 1) -> None:
+        self.send(Frame(frames.DATA, text, stream, task, task, time.time_ns()))
+
+    def fields(self) -> "dict[str, bytes]":
+        packet = self.socket.recv(frames.PACKET_MAX_BYTES)
+        return frames.fields_of(frames.unpack(packet).payload) if packet else {}
+
+    def drain(self) -> None:
+        self.send(Frame(frames.DRAIN))
+        assert frames.unpack(self.socket.recv(100)).kind == frames.DRAINED
+
+    def bye(self) -> None:
+        self.send(Frame(frames.BYE))
+        self.socket.close()
+
+    def is_closed(self) -> bool:
+        """Waits for the other end to close."""
+        try:
+            return self.socket.recv(100) == b""
+        except ConnectionResetError:
+            return True

@@ -8,9 +8,8 @@ import time
 import pytest
 
 from guard.relay import frames
-from tests.relay.rig import JOB_ID, Rig, eventually
+from tests.relay.rig import JOB_ID, Rig, Wire, eventually
 from tests.relay.test_node import said
-from tests.relay.test_worker import Wire
 
 
 def test_job_end_comes_after_the_last_record_of_its_steps(node: Rig) -> None:

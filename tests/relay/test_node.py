@@ -16,8 +16,7 @@ import pytest
 from guard.relay import frames
 from guard.relay.frames import Frame
 from tests.conftest import ROOT, need
-from tests.relay.rig import JOB_ID, LONG_S, PROGRAM, Rig, command, eventually
-from tests.relay.test_worker import Wire
+from tests.relay.rig import JOB_ID, LONG_S, PROGRAM, Rig, Wire, command, eventually
 
 NOBODY = 65534
 AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", "--clear-groups"]

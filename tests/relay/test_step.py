@@ -27,15 +27,29 @@ def test_streams_and_tasks_do_not_mix() -> None:
     assert made.data(data(b"other", task=1)) == []
     assert shown(made.data(data(b"\n", stream=2))) == [(100, "stderr", "err\n")]
     assert shown(made.data(data(b" put\n"))) == [(100, "stdout", "out put\n")]
-    assert shown(made.close(made.open_keys(), 9)) == [(101, "stdout", "other")]
-    assert made.open_keys() == []
+    keys = [(task, task + 100, stream) for task in (0, 1) for stream in (1, 2)]
+    assert shown(made.close(keys, 9)) == [(101, "stdout", "other")]
+    assert made.close(keys, 9) == []
+
+
+def test_what_is_held_is_known() -> None:
+    made = Step(SLURM, 4096)
+    held_bytes = []
+    for text in (b"whole\n", b"held", b"\0", b"\xe2\x82", b"\xac", b" out\nrest"):
+        made.data(data(text))
+        made.data(data(b"12\n345", stream=2))
+        held_bytes.append(made.held_bytes)
+    # In bytes as records have them: a NUL is six. The other stream holds 3 always.
+    assert [held - 3 for held in held_bytes] == [0, 4, 10, 12, 13, 4]
+    made.close([(0, 100, 1), (0, 100, 2), (7, 7, 1)], 9)
+    assert made.held_bytes == 0
 
 
 def test_time_is_that_of_the_read_that_completed_the_line() -> None:
     made = Step(SLURM, 4096)
     made.data(data(b"a", time_ns=5))
     assert [json.loads(one)["time"] for one in made.data(data(b"\nb\nc", time_ns=7))] == [7, 7]
-    assert [json.loads(one)["time"] for one in made.close(made.open_keys(), 9)] == [9]
+    assert [json.loads(one)["time"] for one in made.close([(0, 100, 1)], 9)] == [9]
 
 
 def test_a_stream_may_turn_unbuffered() -> None:
