@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The site's own Prolog and Epilog tell of jobs (events=no): in slurmd, and in the job's extern step, where no SPANK
+prolog runs."""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.relay.rig import command
+from tests.slurm import host
+from tests.slurm.site import USER
+from tests.spank.site import Relayed, kinds, output, running
+
+pytestmark = pytest.mark.xdist_group("spank-slurm")
+
+
+@pytest.fixture(scope="module", params=["Alloc", "RunInJob"])
+def told(request: pytest.FixtureRequest, slurm: None) -> "Iterator[Relayed]":
+    """A node whose scripts run with this PrologFlags."""
+    if request.param == "RunInJob" and host.slurm_version() < (24, 5):
+        pytest.skip("Slurm 24.05 and later only")
+
+    def settings(folder: Path) -> "list[str]":
+        plugstack = folder / "plugstack.conf"
+        plugstack.write_text(plugstack.read_text().replace("\n", " events=no\n"))
+        for name, event in (("Prolog", ("job_start", "--relay-io", "yes")), ("Epilog", ("job_end",))):
+            told = command("event", *event, "--folder", str(folder.parent / "relay" / "n1" / "run"))
+            (folder / name).write_text(f"#!/bin/sh\n{shlex.join(told)} || :\n")
+            (folder / name).chmod(0o755)
+        return [f"PrologFlags={request.param}", f"Prolog={folder}/Prolog", f"Epilog={folder}/Epilog"]
+
+    with running(("n1",), settings) as made:
+        yield made
+
+
+def test_a_job_is_relayed_that_the_sites_prolog_tells_of(told: Relayed) -> None:
+    ran = told.batch("echo one; srun -Qn1 echo two; srun -Qn1 --relay-io=no echo three", "-wn1")
+    records = told.records(ran.job_id)
+    begun = ["job_start", "step_start batch", "step_start 0", "step_end 0", "step_end batch", "job_end"]
+    assert kinds(records, has_logs=False) == begun
+    assert output(records) == ran.output == b"one\ntwo\nthree\n"
+    assert output(records, step_id="0") == b"two\n"
+    assert (records[0]["slurm"]["user_name"], records[0]["slurm"]["node"]) == (USER, "n1")
