@@ -84,6 +84,9 @@ def _number(environ: "dict[bytes, bytes]", name: bytes, default: "int | None") -
     value = environ.get(name)
     if value is None:
         return default
+    # Slurm 26.05 writes the steps that are no numbered ones with a sign (env.c, setup_env): batch -5, interactive -6.
+    if name == b"SLURM_STEP_ID" and value[:1] == b"-" and value[1:].isdigit() and len(value) <= 3:
+        value = b"%d" % (2**32 - int(value[1:]))
     return int(value) if 0 < len(value) <= 10 and value.isdigit() and int(value) <= limits.ID_MOST else None
 
 

@@ -42,6 +42,24 @@ def test_task_ids_come_from_slurms_environment(node: Rig) -> None:
     assert (log["slurm"]["task_id_global"], log["slurm"]["task_id_local"]) == (5, 1)
 
 
+@pytest.mark.parametrize(
+    ("number", "step_id"),
+    [
+        (None, "batch"),
+        (-5, "batch"),
+        (0xFFFF_FFFB, "batch"),
+        (-6, "interactive"),
+        (0xFFFF_FFFA, "interactive"),
+        (7, "7"),
+    ],
+)
+def test_a_step_has_its_name_however_slurm_writes_its_number(node: Rig, number: "int | None", step_id: str) -> None:
+    node.exec("--", "echo", "hi", env=node.environ(number))
+    node.ended()
+    (log,) = node.records("log")
+    assert log["slurm"]["step_id"] == step_id
+
+
 def test_unbuffered_output_is_marked(node: Rig) -> None:
     assert node.exec("--unbuffered", "--", "printf", "a\\nb").stdout == b"a\nb"
     node.ended()

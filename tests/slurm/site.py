@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.eessi import tree as eessi
+from tests.slurm import host
 from tests.slurm.cluster import Cluster
 from tests.slurm.host import reachable_folder
 
@@ -251,6 +252,11 @@ def running(pyz: Path) -> "Iterator[Site]":
         lines = [f"TaskProlog={place}/TaskProlog", f"Epilog={place}/Epilog", "LaunchParameters=use_interactive_step"]
         with Cluster(own, lines, node_count=len(CPUS) + 1) as cluster:
             yield Site(cluster, place, pyz)
+
+
+def is_batch(task: Environ) -> bool:
+    """Whether a batch script's: it has no step number, from Slurm 26.05 on -5 (env.c, setup_env)."""
+    return task.get(b"SLURM_STEP_ID") == (b"-5" if host.slurm_version() >= (26, 5) else None)
 
 
 def parsed(data: bytes) -> Environ:

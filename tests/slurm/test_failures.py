@@ -13,7 +13,7 @@ import pytest
 from guard.base.faults import SENTENCES
 from tests.eessi import tree as eessi
 from tests.slurm.host import is_running
-from tests.slurm.site import CPUS, LOGIN_CPU, USER, Desk, Environ, Site, differences
+from tests.slurm.site import CPUS, LOGIN_CPU, USER, Desk, Environ, Site, differences, is_batch
 
 pytestmark = pytest.mark.xdist_group("slurm")
 
@@ -111,7 +111,7 @@ def test_the_next_step_decides_again_after_a_passing_failure(site: Site, desk: D
     init = site.hanging(desk)
     script = f"{desk.task}; export EESSI_INIT_PREFIX={site.tree.init}; srun app; srun {desk.task}"
     run = site.batch(script, "-w", "n1", environ={**site.login, **init, b"EESSI_ARCH_GUARD_TIMEOUT": b"1"})
-    batch, step = sorted(desk.tasks(), key=lambda task: b"SLURM_STEP_ID" in task)
+    step, batch = sorted(desk.tasks(), key=is_batch)
     assert batch[FAILED].decode() == f"{LOGIN_CPU}->timeout"
     assert FAILED not in step  # a reload that succeeds takes it away
     assert f"App for {CPUS['n1']}" in run.output

@@ -3,7 +3,8 @@
 
 import pytest
 
-from tests.slurm.site import CPUS, LOGIN_CPU, Desk, Environ, Site, differences
+from tests.slurm import host
+from tests.slurm.site import CPUS, LOGIN_CPU, Desk, Environ, Site, differences, is_batch
 
 pytestmark = pytest.mark.xdist_group("slurm")
 
@@ -21,8 +22,8 @@ def test_a_batch_script_and_its_steps_of_1_2_and_64_tasks(site: Site, desk: Desk
     steps = "\n".join(f"srun --overcommit -N{nodes} -n{tasks} {desk.task}" for nodes, tasks in counts)
     run = site.batch(f"{desk.task}\napp\n{steps}\nsrun app", "-N2", "--nodelist=n1,n2")
     assert run.status == "0:0"
-    batch = [task for task in desk.tasks() if b"SLURM_STEP_ID" not in task]
-    steps_of_tasks = [task for task in desk.tasks() if b"SLURM_STEP_ID" in task]
+    batch = [task for task in desk.tasks() if is_batch(task)]
+    steps_of_tasks = [task for task in desk.tasks() if not is_batch(task)]
     assert len(batch) == 1 and wrong(site, batch[0]) == {}
     assert len(steps_of_tasks) == 67
     assert {task[b"SLURMD_NODENAME"] for task in steps_of_tasks} == {b"n1", b"n2"}
@@ -64,9 +65,10 @@ class TestAJobWithATerminal:
         expected = {name: value for name, value in site.fresh(environ, "n1").items() if b"BASH_FUNC_" not in name}
         said = site.typed(f"{desk.task}; srun {desk.task}; srun app; exit\n", "salloc", "-w", "n1", environ=environ)
         assert len(desk.tasks()) == 2, said
-        shell, step = sorted(desk.tasks(), key=lambda task: task[b"SLURM_STEP_ID"], reverse=True)
-        # The interactive step's own number (slurm.h).
-        assert shell[b"SLURM_STEP_ID"] == b"4294967290" and shell[b"SLURMD_NODENAME"] == b"n1"
+        step, shell = sorted(desk.tasks(), key=lambda task: task[b"SLURM_STEP_ID"] != b"0")
+        # The interactive step's own number (slurm.h), from 26.05 on with a sign (env.c, setup_env).
+        number = b"-6" if host.slurm_version() >= (26, 5) else b"4294967290"
+        assert shell[b"SLURM_STEP_ID"] == number and shell[b"SLURMD_NODENAME"] == b"n1"
         assert differences(shell, expected) == {}
         assert differences(step, expected) == {}
         assert f"App for {CPUS['n1']}" in said

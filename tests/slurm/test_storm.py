@@ -3,7 +3,7 @@
 
 import pytest
 
-from tests.slurm.site import ALL, CPUS, Desk, Site, differences
+from tests.slurm.site import ALL, CPUS, Desk, Site, differences, is_batch
 
 pytestmark = pytest.mark.xdist_group("slurm")
 
@@ -19,8 +19,8 @@ def test_forty_steps_of_eight_tasks_at_once_have_each_the_right_environment(site
     run = site.batch(script, ALL, "--ntasks-per-node=8", timeout_s=120)
     decisions = site.tree.decisions() - before
     assert run.status == "0:0"
-    (batch,) = [task for task in desk.tasks() if b"SLURM_STEP_ID" not in task]
-    tasks = [task for task in desk.tasks() if b"SLURM_STEP_ID" in task]
+    (batch,) = [task for task in desk.tasks() if is_batch(task)]
+    tasks = [task for task in desk.tasks() if not is_batch(task)]
     assert len(tasks) == STEPS_COUNT * TASKS_COUNT
     assert len({task[b"SLURM_STEP_ID"] for task in tasks}) == STEPS_COUNT
     wrong = [differences(task, site.fresh(batch, task[b"SLURMD_NODENAME"].decode())) for task in tasks]
