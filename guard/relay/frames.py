@@ -57,7 +57,8 @@ kinds
     8 DRAIN     tap -> worker    asks for DRAINED.
     9 DRAINED   worker -> tap    every frame that this connection sent before DRAIN has become records in the ring, or
                                  has left it. It does not mean that a scraper has read them.
-   10 BYE       tap -> worker    this tap is done. With whole_step=1 in its HELLO, the step is over: step_end.
+   10 BYE       tap -> worker    this tap is done. With whole_step=1 in its HELLO, and no other such tap there, the step
+                                 is over: step_end.
     A tap that closes without BYE: its streams end as by END; the step goes on (the tap may come back). Frames sent
     before a close are still read by the worker: nobody has to wait for them.
 
@@ -66,7 +67,8 @@ all, no name twice. Names not known here are ignored. Numbers are decimal digits
 
     HELLO:  job_id        SLURM_JOB_ID of the job on this node, 1..4294967295
             step_id       Slurm's number: 0.. for srun steps, 4294967291 (0xfffffffb) batch, 4294967290 interactive
-            whole_step    1: this tap carries all tasks of the step on this node and its BYE ends the step (SPANK).
+            whole_step    1: this tap carries all tasks of the step on this node and its BYE ends the step (SPANK; one
+                          for each slurmstepd, of which a step has one on a node).
                           0 or absent: others may come (`relay exec`, one per task)
     EVENT:  event         job_start or job_end
             job_id, uid   numbers, as Slurm's prolog environment has them (SLURM_JOB_ID, SLURM_JOB_UID)

@@ -26,6 +26,23 @@ def test_a_tap_of_the_whole_step_ends_it_by_bye(node: Rig) -> None:
     eventually(lambda: node.workers() == [])
 
 
+def test_a_step_of_two_slurmstepds_ends_with_the_second(node: Rig) -> None:
+    """srun puts the components of a heterogeneous step on nodes of their own; slurmctld and slurmd do not ask for it."""
+    first, second = Wire(node, 4, is_whole_step=True), Wire(node, 4, is_whole_step=True)
+    first.data(b"first\n", 0)
+    second.data(b"half a ", 1)
+    second.drain()
+    first.drain()
+    first.bye()
+    eventually(lambda: len(node.records("log")) == 1)
+    second.data(b"line\n", 1)
+    second.drain()
+    second.bye()
+    eventually(lambda: "step_end" in node.kinds())
+    assert [one["body"] for one in node.records("log")] == ["first\n", "half a line\n"]
+    assert node.kinds() == ["job_start", "step_start", "log", "log", "step_end"]
+
+
 def test_a_step_of_several_taps_ends_a_while_after_the_last(node: Rig) -> None:
     """`relay exec` in each task of a step: the taps come and go, the step is one."""
     first, second = Wire(node), Wire(node)
