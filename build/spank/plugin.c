@@ -125,11 +125,14 @@ HOOK slurm_spank_init_post_opt(spank_t spank, int count, char *arguments[])
 
 HOOK slurm_spank_task_init(spank_t spank, UNUSED int count, UNUSED char *arguments[])
 {
-	uint32_t global;
+	char global[sizeof("4294967295")];
 	int local;
 
-	if (copier && !spank_get_item(spank, S_TASK_ID, &local) && !spank_get_item(spank, S_TASK_GLOBAL_ID, &global))
-		copier_adopt(copier, (uint32_t)local, global);
+	/* S_TASK_GLOBAL_ID begins with 0 in each component of a heterogeneous step. This number is the whole step's, as
+	 * `srun --label` has it; slurmstepd has just put it there, over whatever the user had (task.c exec_task). */
+	if (copier && !spank_get_item(spank, S_TASK_ID, &local) &&
+	    !spank_getenv(spank, "SLURM_PROCID", global, sizeof(global)))
+		copier_adopt(copier, (uint32_t)local, (uint32_t)strtoul(global, NULL, 10));
 	return 0;
 }
 

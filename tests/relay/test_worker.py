@@ -27,7 +27,7 @@ def test_a_tap_of_the_whole_step_ends_it_by_bye(node: Rig) -> None:
 
 
 def test_a_step_of_two_slurmstepds_ends_with_the_second(node: Rig) -> None:
-    """srun puts the components of a heterogeneous step on nodes of their own; slurmctld and slurmd do not ask for it."""
+    """srun puts components of a heterogeneous step on nodes of their own; slurmctld and slurmd do not ask for it."""
     first, second = Wire(node, 4, is_whole_step=True), Wire(node, 4, is_whole_step=True)
     first.data(b"first\n", 0)
     second.data(b"half a ", 1)

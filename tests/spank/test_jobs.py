@@ -96,25 +96,6 @@ def _step(record: "dict[str, dict[str, object]]") -> object:
     return record["slurm"].get("step_id")
 
 
-def test_a_heterogeneous_step_is_relayed_on_each_of_its_nodes(relayed: Relayed) -> None:
-    command = ["sh", "-c", "echo $SLURM_JOB_ID on $SLURMD_NODENAME"]
-    part = ["-n1", "--relay-io=yes"]
-    ran = relayed.run("srun", *part, "-wn1", *command, ":", *part, "-wn2", *command)
-    assert ran.status == "0" and len(ran.output.splitlines()) == 2
-    for node in ("n1", "n2"):
-        # Each component is a job of its own to slurmd.
-        job_id = relayed.rigs[node].records("job_start")[-1]["slurm"]["job_id"]
-        records = relayed.records(job_id, node)
-        assert [kind for kind in kinds(records) if not kind.startswith("log")] == [
-            "job_start",
-            "step_start 0",
-            "step_end 0",
-            "job_end",
-        ]
-        (body,) = [one["body"] for one in records if one["type"] == "log"]
-        assert body.encode() in ran.output and body.endswith(f"on {node}\n")
-
-
 @pytest.fixture
 def by_default(relayed: Relayed) -> "Iterator[str]":
     """A node where jobs are relayed that ask for nothing."""
