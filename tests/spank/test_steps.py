@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Every kind of step, relayed and not: the same local bytes and status; the records hold each stream whole."""
 
-import os
-import select
 from dataclasses import dataclass, field
 
 import pytest
@@ -98,35 +96,6 @@ def test_a_step_is_the_same_with_the_relay_and_its_streams_are_whole_in_the_reco
     unbuffered = {one.get("unbuffered", False) for one in records if one["type"] == "log"}
     assert unbuffered <= {"--unbuffered" in row.options}
     assert relayed.is_silent(plain.job_id)
-
-
-def test_a_pty_step_keeps_its_terminal_and_is_not_relayed(relayed: Relayed) -> None:
-    shown = {}
-    for wish in ("no", "yes"):
-        ours_fd, users_fd = os.openpty()
-        command = (
-            "tty; stty size; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo terminals; read line; echo $line$line; exit 6"
-        )
-        process = relayed.cluster.popen_as(
-            "root", "srun", "-wn1", "--pty", f"--relay-io={wish}", "sh", "-c", command, stdio_fd=users_fd
-        )
-        os.close(users_fd)
-        text = b""
-        while select.select([ours_fd], [], [], 60)[0]:
-            try:
-                text += os.read(ours_fd, 65536)
-            except OSError:
-                break
-            if b"terminals" in text and b"typed" not in text:
-                os.write(ours_fd, b"typed\n")
-        os.close(ours_fd)
-        assert process.wait(60) == 6
-        # srun's own lines come when they come.
-        shown[wish] = [line for line in text.splitlines() if not line.startswith(b"srun: ")]
-    assert shown["yes"] == shown["no"]
-    assert b"terminals" in shown["yes"] and b"typedtyped" in shown["yes"]
-    last = relayed.rigs["n1"].records("job_start")[-1]["slurm"]["job_id"]
-    assert kinds(relayed.records(last)) == ["job_start", "step_start 0", "step_end 0", "job_end"]
 
 
 def test_an_attached_terminal_sees_what_the_records_hold(relayed: Relayed) -> None:
