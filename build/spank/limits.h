@@ -21,8 +21,10 @@
 #define TAPS_MOST_COUNT 1024
 #define BACKOFF_FIRST_MS 250
 #define BACKOFF_MOST_MS 30000
-/* A gap without a frame taken that counts as hung; all such gaps of a step; the step's end at most. */
+/* A gap without a frame taken that counts as hung; how often a tap that is held tries meanwhile; all such gaps of a step;
+ * the step's end at most. */
 #define TAP_HUNG_GAP_MS 250
+#define TAP_HUNG_LOOK_MS 50
 #define TAP_HUNG_TOTAL_MS 2000
 #define TAP_END_MS 5000
 

@@ -90,10 +90,12 @@ LONELY_LOOK_S = 60.0
 JOB_END_WAIT_S = DRAIN_S + 2.0
 JOB_END_LOOK_MS = 50
 
-# A tap: how long its command waits for the first answer; a gap without a frame taken that counts as hung; all such
-# gaps together before it gives up; its end at most (seed's drain limit). In ms.
+# A tap: how long its command waits for the first answer; a gap without a frame taken that counts as hung; how often a
+# tap that is held tries meanwhile; all such gaps together before it gives up; its end at most (seed's drain limit).
+# In ms.
 TAP_FIRST_ANSWER_MS = 500
 TAP_HUNG_GAP_MS = 250
+TAP_HUNG_LOOK_MS = 50
 TAP_HUNG_TOTAL_MS = 2000
 TAP_END_MS = 5000
 # What a hook waits for the daemon's answer, in ms.

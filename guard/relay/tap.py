@@ -70,6 +70,7 @@ class Tap:
         self._try_ms: float = 0
         self._backoff_ms = limits.BACKOFF_FIRST_MS
         self._stuck_ms: "int | None" = None
+        self._look_ms = 0
         self._hung_left_ms = limits.TAP_HUNG_TOTAL_MS
         self._is_blocked = False
 
@@ -122,7 +123,9 @@ class Tap:
 
     def next_ms(self) -> float:
         """When pump() is due even if nothing happens."""
-        stuck = self._stuck_ms + self._hung_left_ms if self._stuck_ms is not None else _NEVER
+        # The kernel calls a socket writable when three quarters of it are free (net/unix/af_unix.c unix_writable()): to
+        # one with three long frames, when all are read. A worker that takes one now and then must not look hung.
+        stuck = min(self._stuck_ms + self._hung_left_ms, self._look_ms) if self._stuck_ms is not None else _NEVER
         return min(stuck, _NEVER if self._is_given_up or self._socket else self._try_ms)
 
     def pump(self, now_ms: int) -> None:
@@ -322,6 +325,7 @@ class Tap:
                 self._hung_left_ms -= gap_ms
         if holds and self._stuck_ms is None:
             self._stuck_ms = now_ms
+        self._look_ms = now_ms + limits.TAP_HUNG_LOOK_MS
         if self._hung_left_ms <= 0 or (self._stuck_ms is not None and now_ms - self._stuck_ms >= self._hung_left_ms):
             self._give_up()
 

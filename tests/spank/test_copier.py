@@ -5,7 +5,8 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from tests.conftest import ROOT, need
 from tests.relay.rig import JOB_ID, Rig, eventually
 from tests.spank.site import output
+from tests.spank.standin import standin
 
 pytestmark = pytest.mark.xdist_group("spank-slurm")
 
@@ -102,6 +104,62 @@ def test_a_step_that_the_daemon_does_not_take_is_left_alone(rig: Rig, tmp_path: 
     assert (b"does not take the step" in ran.stderr) == (number == signal.SIGSTOP)
 
 
+# What a step may be held in all, and what a busy machine may add, in s. Without a cap it would be held for ever, or for
+# the five seconds of its end.
+_HELD_S = 2.0
+_SLACK_S = 2.0
+
+
+def _lines(size_bytes: int) -> bytes:
+    return b"".join(b"%09d\n" % number for number in range(size_bytes // 10))
+
+
+def _run(
+    folder: Path, step: Path, pauses_s: "Callable[[int], float | None] | None", written: bytes
+) -> "tuple[float, subprocess.CompletedProcess[bytes], bytes]":
+    """How long a step took, in s, whose task writes this; what came of it; what it sent to a stand-in."""
+    folder.mkdir()
+    (folder / "written").write_bytes(written)
+    # In pieces as long as a pipe takes: frames are as long as they can be.
+    task = ("sh", "-c", 'cat "$0"', str(folder / "written"), "number")
+    with standin(folder / "control.sock", pauses_s) as relay:
+        begun_s = time.monotonic()
+        ran = subprocess.run([step, folder / "control.sock", "1", "1", folder, *task], capture_output=True, timeout=120)
+        took_s = time.monotonic() - begun_s
+        return took_s, ran, relay.data()
+
+
+def test_a_daemon_that_never_answers_holds_a_step_for_a_moment(tmp_path: Path) -> None:
+    took_s, ran, _ = _run(tmp_path / "run", _built(tmp_path, []), None, b"")
+    assert ran.returncode == 3 and b"does not take the step" in ran.stderr
+    assert took_s < _HELD_S / 2 + _SLACK_S
+
+
+@pytest.mark.parametrize(
+    ("pauses_s", "size_bytes"),
+    [([], 1_000_000), ([1.5, 0.0, 0.0, 0.0, 0.0, 0.0] * 3, 1_500_000), ([], 300_000)],
+    ids=["that takes nothing", "that hangs again and again", "that takes nothing, seen at the step's end only"],
+)
+def test_a_worker_holds_a_step_two_seconds_in_all(tmp_path: Path, pauses_s: "list[float]", size_bytes: int) -> None:
+    step, written = _built(tmp_path, []), _lines(size_bytes)
+    usual_s, _, _ = _run(tmp_path / "usual", step, lambda _: 0.0, written)
+    pauses = iter(pauses_s)
+    took_s, ran, data = _run(tmp_path / "hung", step, lambda _: next(pauses, None), written)
+    assert ran.returncode == 0
+    assert (tmp_path / "hung" / "f.0").read_bytes() == written
+    assert written.startswith(data) and len(data) < len(written)
+    assert took_s - usual_s < _HELD_S + _SLACK_S
+
+
+def test_a_worker_that_is_slow_but_takes_frames_is_never_given_up(tmp_path: Path) -> None:
+    """64 KiB in 0.12 s: three such frames fill its socket, which is not writable before all three are taken."""
+    written = _lines(2_000_000)
+    took_s, ran, data = _run(tmp_path / "run", _built(tmp_path, []), lambda size: 0.12 * size / 65536, written)
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert data == (tmp_path / "run" / "f.0").read_bytes() == written
+    assert took_s > _HELD_S
+
+
 def test_gcc_finds_nothing_to_say(tmp_path: Path) -> None:
     subprocess.run(["make", "-s", "-C", _SOURCE, "analyze"], check=True)
 
@@ -113,5 +171,5 @@ def test_numbers_that_both_sides_have_are_the_same() -> None:
     ours = {name: value for _, name, value, *_ in (word for word in words if len(word) == 3)}
     theirs = {**vars(limits), "FRAME_HEADER_BYTES": frames.HEADER_BYTES}
     shared = {name: int(value) for name, value in ours.items() if name in theirs}
-    assert len(shared) == 14
+    assert len(shared) == 15
     assert shared == {name: theirs[name] for name in shared}
