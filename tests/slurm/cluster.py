@@ -259,8 +259,10 @@ class Cluster:
 
     def _is_idle(self, *nodes: str) -> bool:
         wanted = nodes or self.nodes
-        shown = self.command("sinfo", "--noheader", "--Node", "--format=%T", f"--nodes={','.join(wanted)}", check=False)
-        return shown.split() == ["idle"] * len(wanted)
+        given = ("--noheader", "--Node", "--format=%N %T", f"--nodes={','.join(wanted)}")
+        # A node has a line for each of its partitions.
+        shown = set(self.command("sinfo", *given, check=False).splitlines())
+        return shown == {f"{node} idle" for node in wanted}
 
     def _steps_after_end(self) -> "list[str]":
         """Ends every job; the sockets of slurmstepds that still live, <node>_<job>.<step> (slurmd, stepd_api.c)."""
