@@ -77,6 +77,8 @@ class Standin:
                 return
             size_bytes = len(packet)
             self._taken.append(frames.unpack(packet))
+            if self._taken[-1].kind == frames.DRAIN:
+                connection.send(frames.pack(Frame(frames.DRAINED)))
 
 
 @contextmanager
