@@ -75,7 +75,7 @@ def test_components_that_srun_makes_jobs_of_are_relayed_as_jobs(relayed: Relayed
     _check(ran, relayed, (ran.job_id, str(int(ran.job_id) + 1)), ("{task}\n", "{task}\n"))
 
 
-def test_srun_puts_no_two_components_of_a_step_on_one_node(relayed: Relayed) -> None:
+def test_slurm_puts_no_two_components_on_one_node(relayed: Relayed) -> None:
     """So a step has one slurmstepd on a node."""
     for wish in ("no", "yes"):
         ran = relayed.batch("srun -n1 echo a : -n1 echo b", "-wn1", "-n4", f"--relay-io={wish}")
@@ -84,3 +84,5 @@ def test_srun_puts_no_two_components_of_a_step_on_one_node(relayed: Relayed) -> 
             b"srun: error: Allocation failure of 1 nodes: job size of 1,"
             b" already allocated 1 nodes to previous components.\n"
         )
+    with pytest.raises(RuntimeError, match="Invalid node name specified"):
+        relayed.submit("#SBATCH -n1 -w n1\n#SBATCH hetjob\n#SBATCH -n1 -w n1\ntrue")
