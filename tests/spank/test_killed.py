@@ -12,7 +12,8 @@ from tests.spank.site import Relayed, md5, output
 
 pytestmark = pytest.mark.xdist_group("spank-slurm")
 
-# Writes without end to both streams in turn, faster than it can be relayed: its pipes are full when it is killed.
+# Writes to both streams in turn, faster than it can be relayed: its pipes are full when it is killed. 400 MB at most,
+# should nobody kill it.
 _WRITER = """
 import os
 with open("id", "w") as file:
@@ -20,7 +21,7 @@ with open("id", "w") as file:
 with open("pid", "w") as file:
     file.write(str(os.getpid()))
 number = 0
-while True:
+while number < 4_000_000:
     lines = b"".join(b"%099d\\n" % (number + at) for at in range(40))
     for fd in (1, 2):
         os.write(fd, lines)
