@@ -23,7 +23,7 @@ def _same(ran: Ran) -> bytes:
     """The lines of a job's file without its id and times. Of stdout and stderr in one file no order is promised."""
     lines = re.sub(rb"[0-9]+(-[0-9]+-[0-9T:]+)?", b"N", ran.output).splitlines(keepends=True)
     # bash tells of its sleep, if the signal came while there was one.
-    return b"".join(sorted(line for line in lines if not line.startswith(b"Terminated  ")))
+    return b"".join(sorted(line for line in lines if not line.startswith(b"Terminated")))
 
 
 def _begun(relayed: Relayed, wish: str, *options: str) -> "tuple[str, Path]":
