@@ -125,14 +125,17 @@ HOOK slurm_spank_init_post_opt(spank_t spank, int count, char *arguments[])
 
 HOOK slurm_spank_task_init(spank_t spank, UNUSED int count, UNUSED char *arguments[])
 {
-	char global[sizeof("4294967295")];
+	char number[sizeof("4294967295")];
+	uint32_t global;
 	int local;
 
-	/* S_TASK_GLOBAL_ID begins with 0 in each component of a heterogeneous step. This number is the whole step's, as
-	 * `srun --label` has it; slurmstepd has just put it there, over whatever the user had (task.c exec_task). */
-	if (copier && !spank_get_item(spank, S_TASK_ID, &local) &&
-	    !spank_getenv(spank, "SLURM_PROCID", global, sizeof(global)))
-		copier_adopt(copier, (uint32_t)local, (uint32_t)strtoul(global, NULL, 10));
+	if (!copier || spank_get_item(spank, S_TASK_ID, &local) || spank_get_item(spank, S_TASK_GLOBAL_ID, &global))
+		return 0;
+	/* That one begins with 0 in each component of a heterogeneous step. This is the whole step's, as `srun --label`
+	 * has it; slurmstepd has just put it there, over whatever the user had (task.c exec_task). */
+	if (!spank_getenv(spank, "SLURM_PROCID", number, sizeof(number)))
+		global = (uint32_t)strtoul(number, NULL, 10);
+	copier_adopt(copier, (uint32_t)local, global);
 	return 0;
 }
 

@@ -168,8 +168,9 @@ def test_a_default_that_changes_does_not_split_a_running_job(relayed: Relayed, b
 
 def test_a_user_cannot_choose_who_the_records_say_it_is(relayed: Relayed) -> None:
     forged = "SLURM_JOB_ACCOUNT=evil SLURM_RESTART_COUNT=7 SLURM_JOB_USER=root SLURM_JOB_ID=1 SLURM_CLUSTER_NAME=evil"
-    text = f'(export {forged}; echo batch); srun -n1 env {forged} sh -c "echo step"'
-    ran = relayed.batch(text, "-wn1", "--relay-io=yes", "--export=ALL,SLURM_JOB_ACCOUNT=evil,SLURM_RESTART_COUNT=7")
+    text = f'(export {forged}; echo batch); export SLURM_PROCID=9; srun -n1 env {forged} sh -c "echo step"'
+    given = "--export=ALL,SLURM_JOB_ACCOUNT=evil,SLURM_RESTART_COUNT=7,SLURM_PROCID=9"
+    ran = relayed.batch(text, "-wn1", "--relay-io=yes", given)
     records = relayed.records(ran.job_id)
     assert output(records) == b"batch\nstep\n"
     own = relayed.cluster.job(ran.job_id)["UserId"].partition("(")[0]
@@ -180,6 +181,7 @@ def test_a_user_cannot_choose_who_the_records_say_it_is(relayed: Relayed) -> Non
     assert {one["slurm"].get("sluid") for one in records} == {sluid}
     assert (sluid is not None) == (host.slurm_version() >= (25, 11))
     assert records[0]["slurm"]["restart_count"] == 0 and records[0]["slurm"]["partition"] == "p"
+    assert {one["slurm"]["task_id_global"] for one in records if one["type"] == "log"} == {0}
     assert "evil" not in str(records)
 
 
