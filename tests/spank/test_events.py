@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The site's own Prolog and Epilog tell of jobs (events=no): in slurmd, and in the job's extern step, where no SPANK
-prolog runs."""
+"""PrologFlags=RunInJob: Prolog and Epilog run in the job's extern step, where no plugin's do; they tell of jobs."""
 
 import shlex
 from collections.abc import Iterator
@@ -16,10 +15,10 @@ from tests.spank.site import Relayed, kinds, output, running
 pytestmark = pytest.mark.xdist_group("spank-slurm")
 
 
-@pytest.fixture(scope="module", params=["Alloc", "RunInJob"])
-def told(request: pytest.FixtureRequest, slurm: None) -> "Iterator[Relayed]":
-    """A node whose scripts run with this PrologFlags."""
-    if request.param == "RunInJob" and host.slurm_version() < (24, 5):
+@pytest.fixture(scope="module")
+def told(slurm: None) -> "Iterator[Relayed]":
+    """A node where they do."""
+    if host.slurm_version() < (24, 5):
         pytest.skip("Slurm 24.05 and later only")
 
     def settings(folder: Path) -> "list[str]":
@@ -29,7 +28,7 @@ def told(request: pytest.FixtureRequest, slurm: None) -> "Iterator[Relayed]":
             told = command("event", *event, "--folder", str(folder.parent / "relay" / "n1" / "run"))
             (folder / name).write_text(f"#!/bin/sh\n{shlex.join(told)} || :\n")
             (folder / name).chmod(0o755)
-        return [f"PrologFlags={request.param}", f"Prolog={folder}/Prolog", f"Epilog={folder}/Epilog"]
+        return ["PrologFlags=RunInJob", f"Prolog={folder}/Prolog", f"Epilog={folder}/Epilog"]
 
     with running(("n1",), settings) as made:
         yield made

@@ -66,6 +66,7 @@ def _same(records: "list[Record]") -> "list[str]":
     """Records, comparable with another job's, ordered: between steps no order is promised."""
     for one in records:
         del one["time"], one["slurm"]["job_id"]
+        one["slurm"].pop("sluid", None)  # from Slurm 25.11 on
     return sorted(map(str, records))
 
 
