@@ -236,7 +236,10 @@ class Cluster:
         self._write()
 
     def _write(self) -> None:
-        self.conf.write_text("\n".join([*self._base, *self.lines, ""]))
+        # In one step: a daemon that reconfigures may be reading it, and ends itself over half a file (23.11 and later).
+        made = self.folder / "slurm.conf.new"
+        made.write_text("\n".join([*self._base, *self.lines, ""]))
+        made.replace(self.conf)
 
     def _daemon(self, *command: str) -> None:
         with open(self.folder / f"{command[0]}.out", "ab") as out:
