@@ -3,11 +3,13 @@
 
 import os
 import random
+import re
 import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 # Below the kernel's range for outgoing connections (ip_local_port_range), so that none of those is in the way.
@@ -40,6 +42,16 @@ def processes(uid: int) -> str:
         except OSError:
             pass  # it has ended meanwhile
     return "\n".join(lines)
+
+
+@lru_cache
+def slurm_version() -> "tuple[int, int, int]":
+    """The installed Slurm's, such as (22, 5, 8)."""
+    said = subprocess.run(["/usr/sbin/slurmd", "-V"], stdout=subprocess.PIPE, check=True).stdout
+    found = re.search(rb"(\d+)\.(\d+)\.(\d+)", said)
+    assert found, said
+    major, minor, micro = map(int, found.groups())
+    return major, minor, micro
 
 
 def free_ports(count: int) -> "list[int]":
