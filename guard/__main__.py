@@ -52,8 +52,9 @@ def main(arguments: "list[str]", environ: "dict[bytes, bytes]", file: str) -> in
     from guard.arch import main as guard
     from guard.arch import options
 
-    guard.hold_standard_fds()
-    return guard.run(options.parse(arguments), environ, file)
+    given = options.parse(arguments)
+    given.is_cut = guard.hold_standard_fds()
+    return guard.run(given, environ, file)
 
 
 def _relay(arguments: "list[str]", environ: "dict[bytes, bytes]") -> int:

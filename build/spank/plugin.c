@@ -75,13 +75,21 @@ static const char *argument(int count, char *arguments[], const char *name, cons
 }
 
 /* The daemon's socket. False: no such path can be. */
-static bool control_path(int count, char *arguments[], char *path, size_t size)
+static bool control_path(spank_t spank, int count, char *arguments[], char *path, size_t size)
 {
 	const char *folder = argument(count, arguments, "folder", DEFAULT_FOLDER);
 	const char *node = getenv("SLURMD_NODENAME"); /* slurmd's or slurmstepd's own environment, not the job's */
 	const char *mark = strstr(folder, "%n");
+	char address[256];
 	int used;
 
+	/* A slurmstepd has that from 22.05 on. Before, it writes its place in the topology, which ends with its name,
+	 * over what the job's environment says (slurmstepd.c, _step_setup). */
+	if (!node && spank_getenv(spank, "SLURM_TOPOLOGY_ADDR", address, sizeof(address)) == ESPANK_SUCCESS) {
+		const char *last = strrchr(address, '.');
+
+		node = last ? last + 1 : address;
+	}
 	if (!mark)
 		used = snprintf(path, size, "%s/control.sock", folder);
 	else if (!node)
@@ -112,7 +120,7 @@ HOOK slurm_spank_init_post_opt(spank_t spank, int count, char *arguments[])
 		return 0;
 	if (step_id >= SPECIAL_STEP_LEAST && step_id != BATCH_STEP && step_id != INTERACTIVE_STEP)
 		return 0; /* extern: no output */
-	if (!control_path(count, arguments, path, sizeof(path))) {
+	if (!control_path(spank, count, arguments, path, sizeof(path))) {
 		log_info("relay: folder= in plugstack.conf gives no path for a socket, the step is not relayed");
 		return 0;
 	}
@@ -199,7 +207,7 @@ static int tell_of_job(spank_t spank, const char *event, const char *wish, int c
 	if (strcmp(argument(count, arguments, "events", "yes"), "no") == 0)
 		return 0;
 	if (spank_get_item(spank, S_JOB_ID, &job_id) || spank_get_item(spank, S_JOB_UID, &uid) ||
-	    !control_path(count, arguments, path, sizeof(path)))
+	    !control_path(spank, count, arguments, path, sizeof(path)))
 		return 0;
 	fields_add(&fields, "event", event);
 	fields_add_number(&fields, "job_id", job_id);

@@ -33,7 +33,7 @@ def main(arguments: "list[str]", environ: "dict[bytes, bytes]", file: str) -> in
 
 def report(environ: "dict[bytes, bytes]", options: Options, file: str) -> "dict[str, object]":
     """Everything as plain values; bytes of the environment as text for a person. `fix` is "" when all is well."""
-    line_max = emit.line_max_bytes(environ, options.line_max)
+    line_max = emit.line_max_bytes(environ, options)
     seconds, remark = request.deadline_s(environ, options.timeout_s)
     lmod = _text(environ.get(b"LMOD_CMD", b""))
     found: dict[str, object] = {

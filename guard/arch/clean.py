@@ -21,13 +21,16 @@ def main(environ: "dict[bytes, bytes]") -> int:
     """Removes this job's files on this node, from TMPDIR and /tmp: the calling user's, and for root any user's.
 
     For Epilog and TaskEpilog: always 0. Without SLURM_JOB_ID it does nothing. In a het job every task's SLURM_JOB_ID is
-    the leader's (task.c, exec_task), but an Epilog's is its own component's (prep_script_slurmd.c): both are taken.
+    the leader's (task.c, exec_task), but an Epilog's is its own component's (prep_script_slurmd.c): both are taken. Up
+    to 20.11 nothing tells an Epilog the leader's, and its files are left to the sweep.
     """
     if not environ.get(b"SLURM_JOB_ID"):
         return 0
+    # A TaskEpilog has the node's name from 21.08.3 on (mgr.c); before, its place in the topology, which ends with it.
+    node = environ.get(b"SLURMD_NODENAME") or environ.get(b"SLURM_TOPOLOGY_ADDR", b"").rpartition(b".")[2]
     ids = [environ[name] for name in (b"SLURM_JOB_ID", b"SLURM_HET_JOB_ID") if environ.get(name)]
     uids = None if os.geteuid() == 0 else b"%d" % os.getuid()
-    prefixes = [cache.job_prefix({**environ, b"SLURM_JOB_ID": job_id}, b"") for job_id in ids]
+    prefixes = [cache.job_prefix({b"SLURMD_NODENAME": node, b"SLURM_JOB_ID": job_id}, b"") for job_id in ids]
     wanted = tuple(prefix[len(cache.PREFIX) :] + b"." for prefix in prefixes)
 
     def is_of_job(name: bytes, _found: os.stat_result) -> bool:

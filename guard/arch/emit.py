@@ -16,6 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from guard.arch.options import Options
+
 # An unsafe new value of these is left out, and the rest still goes. Seed guard-emits, "Prolog mode".
 PROMPTS = frozenset((b"PS1", b"PS2", b"PS3", b"PROMPT_COMMAND"))
 _NAME_START = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_"
@@ -36,16 +38,21 @@ class Outcome:
         self.detail = detail
 
 
-def line_max_bytes(environ: "dict[bytes, bytes]", site_bytes: "int | None") -> "int | None":
+def line_max_bytes(environ: "dict[bytes, bytes]", options: "Options") -> "int | None":
     """How long a prolog line may be with its newline, None for as long as it likes.
 
     SLURM_JOB_START_TIME is in a task's environment from Slurm 23.02.0 on (env.c), and lines are unlimited from 22.05.1
     on (9aba6992de); in between nothing tells, and the site does by --prolog-line-max. Differs from the seed, which
     knows only 4094: the values of a real EESSI environment reach 16 kB (design section 6).
+
+    What slurmstepd itself shows outweighs both: a job that runs on a node of 23.02 has steps on one of 22.05.0, with
+    that variable in their environment, while a cluster is being upgraded.
     """
+    if options.is_cut:
+        return PROLOG_LINE_MAX
     if b"SLURM_JOB_START_TIME" in environ:
         return None
-    return site_bytes or PROLOG_LINE_MAX
+    return options.line_max or PROLOG_LINE_MAX
 
 
 def render(

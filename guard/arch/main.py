@@ -76,7 +76,7 @@ def _chain(options: Options, environ: "dict[bytes, bytes]", speaker: bool) -> "t
     if output and not output.endswith(b"\n"):
         # Its last line counts as it is (task.c, _proc_stdout); ours must not be glued to it.
         emit.put(1, b"\n", Deadline(DEADLINE_MAX_S))
-    return status, chain.applied(environ, output, emit.line_max_bytes(environ, options.line_max))
+    return status, chain.applied(environ, output, emit.line_max_bytes(environ, options))
 
 
 def _nothing(reason: str) -> bytes:
@@ -94,11 +94,14 @@ def _skip(reason: str, mode: str, speaker: bool) -> None:
     emit.write(outcome, mode, speaker or mode != PROLOG, False, Deadline(1.0))
 
 
-def hold_standard_fds() -> None:
-    """Makes sure that fds 0, 1 and 2 are taken: Slurm up to 22.05.0 closes 0 and 2 (task.c), and the next file that is
-    opened would become stderr."""
+def hold_standard_fds() -> bool:
+    """Makes sure that fds 0, 1 and 2 are taken; gives whether stderr was closed. Slurm up to 22.05.0, which cuts lines,
+    closes 0 and 2 (task.c), and the next file that is opened would become stderr; later ones do not."""
+    was_closed = False
     for fd in (0, 1, 2):
         try:
             os.fstat(fd)
         except OSError:
             os.open("/dev/null", os.O_RDWR)
+            was_closed = fd == 2
+    return was_closed

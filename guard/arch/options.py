@@ -10,16 +10,18 @@ SHELL = "shell"
 
 class Options:
     """mode: PROLOG or SHELL; chain: the site's own prolog or None; timeout_s: the site's default deadline;
-    line_max: --prolog-line-max in bytes, None when not given; syslog: a decision also goes to the node's log;
-    fault: why this call cannot be obeyed, or ""."""
+    line_max: --prolog-line-max in bytes, None when not given; is_cut: whatever that says, this Slurm cuts lines
+    (main.hold_standard_fds); syslog: a decision also goes to the node's log; fault: why this call cannot be obeyed,
+    or ""."""
 
-    __slots__ = ("chain", "fault", "line_max", "mode", "syslog", "timeout_s")
+    __slots__ = ("chain", "fault", "is_cut", "line_max", "mode", "syslog", "timeout_s")
 
     def __init__(self) -> None:
         self.mode = PROLOG
         self.chain: "str | None" = None
         self.timeout_s = DEADLINE_DEFAULT_S
         self.line_max: "int | None" = None
+        self.is_cut = False
         self.syslog = False
         self.fault = ""
 

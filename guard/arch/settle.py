@@ -66,7 +66,7 @@ def _decision(
         changes = [*delta.between(environ, after), (RELOADED, marker)]
         if FAILED in environ:
             changes.append((FAILED, None))
-        directives = emit.render(changes, options.mode, emit.line_max_bytes(environ, options.line_max))
+        directives = emit.render(changes, options.mode, emit.line_max_bytes(environ, options))
         text = message.reloaded(len(names), node_name(environ), marker.decode("ascii"))
         return _said(directives, text), True
     except Fault as fault:

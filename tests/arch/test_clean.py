@@ -57,6 +57,17 @@ def test_only_this_jobs_files_of_this_node_and_user_go_from_both_folders(
     assert names(tmp_path / "fallback") == names(tmp_path / "tmpdir") == sorted(KEPT)
 
 
+@pytest.mark.parametrize("address", [b"n1", b"s0.s[1-2].n1"])
+def test_a_task_epilog_before_21_08_3_knows_its_node_by_its_place_in_the_topology(
+    environ: "dict[bytes, bytes]", tmp_path: Path, address: bytes
+) -> None:
+    for name in (*KEPT, *GONE):
+        put(tmp_path / "tmpdir", name)
+    del environ[b"SLURMD_NODENAME"]
+    assert clean.main({**environ, b"SLURM_TOPOLOGY_ADDR": address}) == 0
+    assert names(tmp_path / "tmpdir") == sorted(KEPT)
+
+
 def test_links_folders_and_pipes_of_a_wanted_name_stay_and_are_not_followed(
     environ: "dict[bytes, bytes]", tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from guard.arch import delta, emit
 from guard.arch.emit import Outcome
-from guard.arch.options import PROLOG, SHELL
+from guard.arch.options import PROLOG, SHELL, Options
 from guard.base.deadline import Deadline
 from guard.base.faults import JobFault
 from guard.base.limits import PROLOG_LINE_MAX, SLURM_ENTRY_MAX_BYTES
@@ -94,14 +94,26 @@ def test_an_entry_must_stay_below_131072_bytes_whatever_the_line_may_be(mode: st
     assert "load fewer modules" in caught.value.detail
 
 
-LIMITS = [({}, None, 4094), ({}, 9000, 9000), ({b"SLURM_JOB_START_TIME": b"1"}, None, None)]
+NEWER = {b"SLURM_JOB_START_TIME": b"1"}
 
 
-@pytest.mark.parametrize(("environ", "site", "limit"), [*LIMITS, ({b"SLURM_JOB_START_TIME": b""}, 9000, None)])
+@pytest.mark.parametrize(
+    ("environ", "site", "is_cut", "limit"),
+    [
+        ({}, None, False, 4094),
+        ({}, 9000, False, 9000),
+        (NEWER, None, False, None),
+        ({b"SLURM_JOB_START_TIME": b""}, 9000, False, None),
+        (NEWER, None, True, 4094),
+        ({}, 9000, True, 4094),
+    ],
+)
 def test_the_line_limit_follows_what_slurm_shows(
-    environ: "dict[bytes, bytes]", site: "int | None", limit: "int | None"
+    environ: "dict[bytes, bytes]", site: "int | None", is_cut: bool, limit: "int | None"
 ) -> None:
-    assert emit.line_max_bytes(environ, site) == limit
+    options = Options()
+    options.line_max, options.is_cut = site, is_cut
+    assert emit.line_max_bytes(environ, options) == limit
 
 
 @given(st.binary())

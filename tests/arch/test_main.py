@@ -140,6 +140,21 @@ def test_closed_and_full_fds_do_no_harm(pyz: Path, tree: Tree, redirect: str, op
         assert b"EESSI_ARCH_GUARD_RELOADED=" in done.stdout
 
 
+def test_a_stderr_that_slurm_has_closed_means_that_it_cuts_lines(pyz: Path, tree: Tree) -> None:
+    tree.node(ZEN4)
+    environ = {**tree.login(), b"SLURM_JOB_START_TIME": b"1"}
+    environ[b"PATH"] += b":/" + 5000 * b"x"
+    tree.node(ZEN2)
+    outs = {}
+    for redirect in ("", "2>&-"):
+        command = ["/bin/sh", "-c", f"exec {pyz} --prolog-line-max 131072 {redirect}"]
+        outs[redirect] = subprocess.run(command, env=environ, capture_output=True).stdout
+    assert b"\nexport EESSI_ARCH_GUARD_RELOADED=" in outs[""] and max(map(len, outs[""].split(b"\n"))) > 5000
+    marker, line = outs["2>&-"].splitlines()
+    assert marker == b"export EESSI_ARCH_GUARD_FAILED=x86_64/amd/zen4->unsafe-environment"
+    assert b"PATH is the longest of" in line
+
+
 @pytest.mark.parametrize("option", ["", "--shell"])
 def test_a_reader_that_has_gone_does_no_harm(pyz: Path, tree: Tree, option: str) -> None:
     tree.node(ZEN4)

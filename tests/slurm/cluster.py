@@ -102,8 +102,7 @@ class Cluster:
         self.wait_for((munge / "socket").exists, "munged has no socket")
         self._daemon("slurmctld", "-D", "-f", str(self.conf))
         for node in self.nodes:
-            # A slurmstepd has it in its own environment from 22.05.0 on (slurmstepd.c), before that only as slurmd has.
-            self._daemon("slurmd", "-D", "-f", str(self.conf), "-N", node, environ={b"SLURMD_NODENAME": node.encode()})
+            self._daemon("slurmd", "-D", "-f", str(self.conf), "-N", node)
         self.wait_idle()
 
     def stop(self) -> None:
@@ -242,14 +241,14 @@ class Cluster:
         made.write_text("\n".join([*self._base, *self.lines, ""]))
         made.replace(self.conf)
 
-    def _daemon(self, *command: str, environ: Mapping[bytes, bytes] = {}) -> None:
+    def _daemon(self, *command: str) -> None:
         with open(self.folder / f"{command[0]}.out", "ab") as out:
             program = shutil.which(command[0], path=os.fsdecode(self.environ[b"PATH"]))
             if not program:
                 raise RuntimeError(f"{command[0]} is not installed")
             process = subprocess.Popen(
                 [program, *command[1:]],
-                env={**self.environ, **environ},
+                env=self.environ,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=out,
