@@ -3,13 +3,11 @@
 
 import os
 import random
-import re
 import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 
 # Below the kernel's range for outgoing connections (ip_local_port_range), so that none of those is in the way.
@@ -44,14 +42,15 @@ def processes(uid: int) -> str:
     return "\n".join(lines)
 
 
-@lru_cache
-def slurm_version() -> "tuple[int, int, int]":
-    """The installed Slurm's, such as (22, 5, 8)."""
-    said = subprocess.run(["/usr/sbin/slurmd", "-V"], stdout=subprocess.PIPE, check=True).stdout
-    found = re.search(rb"(\d+)\.(\d+)\.(\d+)", said)
-    assert found, said
-    major, minor, micro = map(int, found.groups())
-    return major, minor, micro
+def reads_lines() -> bool:
+    """Whether slurmstepd reads a TaskProlog's stdout by lines of 4094 bytes, and its stderr not at all (task.c). 22.05.0
+    did as well."""
+    return slurm_version() < (22, 5)
+
+
+def heeds_a_prologs_status() -> bool:
+    """Whether a TaskProlog that fails ends its task; before that nothing happens (task.c, exec_task)."""
+    return slurm_version() >= (22, 5)
 
 
 def free_ports(count: int) -> "list[int]":

@@ -7,7 +7,7 @@ import pytest
 
 from tests.eessi import tree as eessi
 from tests.slurm import host
-from tests.slurm.site import ALL, CPUS, LOGIN_CPU, MATCHING, OTHERS, Desk, Site, differences
+from tests.slurm.site import ALL, CPUS, LOGIN_CPU, MATCHING, OTHERS, Desk, Run, Site, differences
 
 pytestmark = pytest.mark.xdist_group("slurm")
 
@@ -140,7 +140,12 @@ def test_no_cache_file_of_a_het_job_survives_clean_in_the_epilog(site: Site, des
     assert run.status == "0", run
     assert ".n1." in seen.read_text() and ".n2." in seen.read_text()
     site.idle()
-    assert site.cache_files(run.output.split()[-1]) == []
+    left = site.cache_files(run.output.split()[-1])
+    if host.slurm_version() >= (21, 8):
+        assert left == []
+    else:
+        # There an Epilog is told no SLURM_HET_JOB_ID (req.c, _rpc_terminate_job), which is in these names.
+        assert left and all(".n2." in name for name in left)
 
 
 def test_no_cache_file_in_tmpdir_survives_clean_in_the_task_epilog(site: Site, desk: Desk) -> None:
@@ -175,18 +180,21 @@ class TestAnEnvironmentOf120Modules:
     ) -> None:
         site.prolog(site.wrapper("older", f"{OLDER}exec {site.pyz}"))
         run = site.run("srun", "-w", "n1", desk.task, environ=large)
-        (task,) = desk.tasks()
-        assert task.pop(FAILED).decode() == f"{LOGIN_CPU}->unsafe-environment"
-        assert differences(task, site.at("n1", large)) == {}
-        assert run.output.count("\n") == 1
+        self.is_refused(site, desk, large, run)
         expected = site.fresh(large, "n1")
         changed = [name for name, value in expected.items() if large.get(name) != value]
         longest = max(changed, key=lambda name: len(name) + len(expected[name]))
         assert f"({longest.decode()} is the longest of" in run.output
         assert "--prolog-line-max" in run.output and 'eval "$(eessi-arch-guard --shell)"' in run.output
 
+    def is_refused(self, site: Site, desk: Desk, large: "dict[bytes, bytes]", run: Run) -> None:
+        (task,) = desk.tasks()
+        assert task.pop(FAILED).decode() == f"{LOGIN_CPU}->unsafe-environment"
+        assert differences(task, site.at("n1", large)) == {}
+        assert run.output.count("\n") == 1
+
     @pytest.mark.parametrize("how", ["option", "variable"])
-    def test_it_goes_through_where_slurm_is_known_to_read_long_lines(
+    def test_it_goes_through_where_slurm_is_known_to_read_long_lines_and_does(
         self, site: Site, desk: Desk, large: "dict[bytes, bytes]", how: str
     ) -> None:
         environ = large
@@ -195,6 +203,9 @@ class TestAnEnvironmentOf120Modules:
         elif host.slurm_version() < (23, 2):
             environ = {**large, b"SLURM_JOB_START_TIME": b"1"}
         run = site.run("srun", "-w", "n1", desk.task, environ=environ)
+        if host.reads_lines():
+            self.is_refused(site, desk, environ, run)
+            return
         (task,) = desk.tasks()
         assert differences(task, site.fresh(large, "n1")) == {}
         assert "reloaded 121 modules" in run.output

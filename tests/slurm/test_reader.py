@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.arch import slurm_reader
-from tests.slurm.host import slurm_version
+from tests.slurm.host import reads_lines
 from tests.slurm.site import Desk, Site, parsed
 
 pytestmark = pytest.mark.xdist_group("slurm")
@@ -155,7 +155,7 @@ def test_slurmstepd_does_with_generated_outputs_what_the_model_says(site: Site, 
         program = ("/bin/cat", desk.folder / "mark", "/proc/self/environ")
         run = site.run("srun", *where, f"-n{count}", "--overcommit", *program, environ=environ)
         assert run.status == "0", run.error
-    is_old = slurm_version() < (22, 5, 1)
+    is_old = reads_lines()
     generation = slurm_reader.FGETS if is_old else slurm_reader.WHOLE
     wrong = []
     for index, pieces in enumerate(cases):

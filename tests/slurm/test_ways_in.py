@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.eessi import tree as eessi
+from tests.slurm.host import heeds_a_prologs_status
 from tests.slurm.site import CPUS, LOGIN_CPU, Desk, Environ, Site, differences
 
 pytestmark = pytest.mark.xdist_group("slurm")
@@ -211,7 +212,7 @@ class TestTheShippedWrapper:
         self.with_site_prolog(site, wrapper, "echo print no licence left; exit 3")
         environ = {**(start if has_eessi else PLAIN), **self.published(desk, site, make)}
         run = site.run(*ON_N1, desk.task, environ=environ)
-        assert run.status == "3" and desk.tasks() == []
+        assert (run.status, len(desk.tasks())) == (("3", 0) if heeds_a_prologs_status() else ("0", 1))
         assert "no licence left" in run.output
 
 
@@ -241,7 +242,7 @@ class TestChainedWithAPrologOfTheSites:
     def test_its_failure_is_the_tasks(self, site: Site, desk: Desk, start: Environ) -> None:
         self.chained(site, "echo print no licence left; exit 3")
         run = site.run(*ON_N1, desk.task, environ=start)
-        assert run.status == "3" and desk.tasks() == []
+        assert (run.status, len(desk.tasks())) == (("3", 0) if heeds_a_prologs_status() else ("0", 1))
         assert "no licence left" in run.output
 
     def test_one_that_is_not_there_costs_no_task(self, site: Site, desk: Desk, start: Environ) -> None:
