@@ -19,6 +19,11 @@ pytestmark = pytest.mark.xdist_group("spank-slurm")
 _BEGINNINGS = ("job_start", "step_start", "step_end", "job_end")
 
 
+def _restarts(count: int) -> "int | None":
+    """A restart count as records have it: before 22.05 no prolog is told it (prep_script_slurmd.c)."""
+    return count if host.slurm_version() >= (22, 5) else None
+
+
 def _same(ran: Ran) -> bytes:
     """The lines of a job's file without its id and times. Of stdout and stderr in one file no order is promised."""
     lines = re.sub(rb"[0-9]+(-[0-9]+-[0-9T:]+)?", b"N", ran.output).splitlines(keepends=True)
@@ -73,8 +78,8 @@ def test_a_requeued_job_begins_anew_with_its_restart_count(relayed: Relayed) -> 
     records = of_job(rig, job_id)
     one_run = ["job_start", "step_start batch", "log batch", "step_end batch", "job_end"]
     assert kinds(records) == [*one_run, *one_run]
-    counts = [one["slurm"]["restart_count"] for one in records if one["type"] in ("job_start", "job_end")]
-    assert counts == [0, 0, 1, 1]
+    counts = [one["slurm"].get("restart_count") for one in records if one["type"] in ("job_start", "job_end")]
+    assert counts == [_restarts(count) for count in (0, 0, 1, 1)]
     assert output(records) == b"run 0\nrun 1\n"
 
 
@@ -180,7 +185,7 @@ def test_a_user_cannot_choose_who_the_records_say_it_is(relayed: Relayed) -> Non
     sluid = relayed.cluster.job(ran.job_id).get("SLUID")
     assert {one["slurm"].get("sluid") for one in records} == {sluid}
     assert (sluid is not None) == (host.slurm_version() >= (25, 11))
-    assert records[0]["slurm"]["restart_count"] == 0 and records[0]["slurm"]["partition"] == "p"
+    assert records[0]["slurm"].get("restart_count") == _restarts(0) and records[0]["slurm"]["partition"] == "p"
     assert {one["slurm"]["task_id_global"] for one in records if one["type"] == "log"} == {0}
     assert "evil" not in str(records)
 
@@ -203,6 +208,15 @@ def _are_begun(folder: Path) -> bool:
     return len([path for path in folder.glob("id.*") if path.stat().st_size]) == 64
 
 
+def _descriptors_count(pid: str) -> int:
+    """What a process has open all the time of a second: connections to srun come and go."""
+    counts = []
+    for _ in range(20):
+        counts.append(len(list(Path(f"/proc/{pid}/fd").iterdir())))
+        time.sleep(0.05)
+    return min(counts)
+
+
 def test_64_tasks_are_relayed_for_four_descriptors_each(relayed: Relayed) -> None:
     counts = {}
     for wish in ("no", "yes"):
@@ -216,7 +230,7 @@ def test_64_tasks_are_relayed_for_four_descriptors_each(relayed: Relayed) -> Non
         try:
             eventually(partial(_are_begun, folder))
             job_id, slurmstepd = (folder / "id.0").read_text().split()
-            counts[wish] = len(list(Path(f"/proc/{slurmstepd}/fd").iterdir()))
+            counts[wish] = _descriptors_count(slurmstepd)
         finally:
             (folder / "go").touch()
         assert step.wait(60) == 0
