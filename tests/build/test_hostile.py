@@ -297,17 +297,19 @@ def test_a_damaged_file_costs_no_task_and_keeps_the_sites_prolog(
     elif damage == "empty archive":
         copy.write_bytes(data[:at])
     else:
-        place = re.search(rb'"cpython-311": \( *(\d+), *(\d+),', data)
-        assert place
-        start, size = int(place[1]) + 100, int(place[2]) - 200
-        copy.write_bytes(data[:start] + bytes(size) + data[start + size :])
+        places = re.findall(rb'"cpython-\d+": \( *(\d+), *(\d+),', data)
+        assert places
+        for place in places:
+            start, size = int(place[0]) + 100, int(place[1]) - 200
+            data = data[:start] + bytes(size) + data[start + size :]
+        copy.write_bytes(data)
     run = subprocess.run(["/bin/sh", str(copy), *arguments(mode, tmp_path)], env=moved, capture_output=True)
     assert run.returncode == 0
     if mode == "chain":
         assert run.stdout == b"export SITE=1\n"
     else:
         told = run.stderr if mode == "shell" else run.stdout
-        assert b"eessi-arch-guard: skipped, /usr/bin/python3.11 ended with status 138\n" in told
+        assert re.search(rb"eessi-arch-guard: skipped, /usr/bin/python3\.\d+ ended with status 138\n", told)
 
 
 def test_where_the_bytecodes_place_does_not_fit_its_modules_are_found_all_the_same(pyz: Path, tmp_path: Path) -> None:

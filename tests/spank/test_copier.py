@@ -33,8 +33,8 @@ WATCHERS = {
 }
 # Valgrind 3.16 tells of those too that are open in every program.
 INHERITED = re.compile(
-    r"==\d+== FILE DESCRIPTORS: 3 open at exit\.\n(==\d+== Open file descriptor [012]:.*\n==\d+==    <inherited from parent>\n"
-    r"==\d+== \n)+==\d+== \n"
+    r"==\d+== FILE DESCRIPTORS: 3 open at exit\.\n"
+    r"(==\d+== Open file descriptor [012]:.*\n==\d+==    <inherited from parent>\n==\d+== \n)+==\d+== \n"
 )
 
 
