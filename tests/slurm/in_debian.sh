@@ -26,7 +26,7 @@ for folder in "$tree" "$(git -C "$tree" rev-parse --path-format=absolute --git-c
     mkdir -p "$debian$folder"
     mount --bind "$folder" "$debian$folder"
 done
-cp /etc/resolv.conf "$debian/etc/"
+cp /etc/resolv.conf /etc/hosts "$debian/etc/"
 cp /etc/ssl/certs/ca-certificates.crt "$debian/root/"
 printf '#!/bin/sh\nexit 101\n' >"$debian/usr/sbin/policy-rc.d" # packages start no daemons
 chmod 755 "$debian/usr/sbin/policy-rc.d"
@@ -38,6 +38,11 @@ cd "$tree"
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive CI=true
 hash -r
 umount --lazy /mnt
+if [ "$release" = bullseye ]; then
+    # Its Lmod is 6.6, and EESSI needs 8: the next Debian's.
+    echo "deb ${DEBIAN_MIRROR:-http://deb.debian.org/debian} bookworm main" >/etc/apt/sources.list.d/lmod.list
+    printf 'Package: %s\nPin: release n=bookworm\nPin-Priority: %s\n\n' '*' 1 lmod 990 >/etc/apt/preferences.d/lmod
+fi
 if ! dpkg -s "${packages[@]}" >/dev/null 2>&1; then
     # Valid-Until: a mirror may be a copy that is kept as it was.
     apt-get -o Acquire::Check-Valid-Until=false update -qq
