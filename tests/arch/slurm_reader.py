@@ -3,7 +3,8 @@
 
 Written after the C, not after the guard: a buffer that is walked with indices and in which ends of strings are put in
 and taken out again. Source: Slurm slurm-22-05-8-1 and 284c3b95 (26.11), src/slurmd/slurmstepd/task.c _proc_stdout;
-slurm-22-05-0-1 the same under fgets; src/common/env.c setenvf, unsetenvp.
+slurm-22-05-0-1 the same under fgets; src/common/env.c setenvf, unsetenvp. Held against slurmstepd itself by
+tests/slurm/test_reader.py, each generation where it is installed.
 """
 
 WHOLE = "whole"  # Slurm from 22.05.1 on
