@@ -66,9 +66,13 @@ def _proc_stdout(text: bytes, environ: "dict[bytes, bytes]", printed: bytearray)
                 stop = end
                 while buf[stop - 1] in _ISSPACE:
                     stop -= 1
-                environ.pop(bytes(buf[name:stop]), None)
+                # Where the line has no name, what was skipped is its end too: the name is then all that follows, and
+                # the NUL is in front of it.
+                buf[stop] = 0
+                environ.pop(bytes(buf[name : buf.index(0, name)]), None)
                 if not end_buf:
                     # The C leaves its line end where the trimmed name ended: what was blank is read as a line.
+                    buf[stop] = 0x0A
                     end = stop
         if end_buf:
             break

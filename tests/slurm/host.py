@@ -43,8 +43,8 @@ def processes(uid: int) -> str:
 
 
 def reads_lines() -> bool:
-    """Whether slurmstepd reads a TaskProlog's stdout by lines of 4094 bytes, and its stderr not at all (task.c); 22.05.0
-    did too."""
+    """Whether slurmstepd reads a TaskProlog's stdout by lines of 4094 bytes, and its stderr not at all (task.c). So did
+    22.05.0."""
     return slurm_version() < (22, 5)
 
 
