@@ -69,7 +69,7 @@ def _proc_stdout(text: bytes, environ: "dict[bytes, bytes]", printed: bytearray)
                 # Where the line has no name, what was skipped is its end too: the name is then all that follows, and
                 # the NUL is in front of it.
                 buf[stop] = 0
-                environ.pop(bytes(buf[name : buf.index(0, name)]), None)
+                _unsetenvp(environ, bytes(buf[name : buf.index(0, name)]))
                 if not end_buf:
                     # The C leaves its line end where the trimmed name ended: what was blank is read as a line.
                     buf[stop] = 0x0A
@@ -77,6 +77,13 @@ def _proc_stdout(text: bytes, environ: "dict[bytes, bytes]", printed: bytearray)
         if end_buf:
             break
         at = end + 1
+
+
+def _unsetenvp(environ: "dict[bytes, bytes]", name: bytes) -> None:
+    """A name with a `=` in it takes out what has such a value: the C compares it with whole entries."""
+    for key, value in list(environ.items()):
+        if (key + b"=" + value).startswith(name + b"="):
+            del environ[key]
 
 
 def _setenvf(environ: "dict[bytes, bytes]", name: bytes, value: bytes) -> None:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from guard.arch import chain
@@ -62,7 +63,10 @@ PIECES = st.sampled_from(
 @given(st.lists(PIECES, max_size=14).map(b"".join), st.sampled_from([WHOLE, FGETS]))
 def test_what_is_applied_is_what_the_model_of_slurm_applies(output: bytes, generation: str) -> None:
     line_max = None if generation == WHOLE else 4094
-    after = slurm_reader.applied(BEFORE, output, generation)[0]
+    # As the guard passes it on (main.py, _chain): its last line is ended. For an unset without a name Slurm looks on
+    # beyond the line and takes all that follows for one, so for none; unless a NUL ends all, the guard's lines too.
+    assume(not (b"\0" in output and re.search(rb"^unset \s*$", output, re.MULTILINE)))
+    after = slurm_reader.applied(BEFORE, output if output.endswith(b"\n") else output + b"\n", generation)[0]
     # `export =x` makes an entry `=x=x`: no sh hands that on to the guard, and no Python to a child.
     after.pop(b"", None)
     assert chain.applied(BEFORE, output, line_max) == after

@@ -86,6 +86,7 @@ WRITTEN_OUT = (
     b"unset  \n GIVEN\nexport A=1\n",
     b"export =x\nunset \n\nA\n",
     b"unset  \n GIVEN",
+    b"export A=b=c\nunset A=b\n",
     b"unset \nexport A=1\n",
     b"unset GIVEN GIVEN2\n",
     b" export A=1\n\texport B=1\n",
