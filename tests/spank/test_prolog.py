@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import ROOT, need
 from tests.relay.rig import Record, command
+from tests.slurm import host
 from tests.spank.site import Relayed, kinds, output, running
 
 pytestmark = pytest.mark.xdist_group("spank-slurm")
@@ -112,6 +113,8 @@ def test_a_daemon_that_is_away_does_not_fail_the_prolog(told: Told) -> None:
 @pytest.fixture
 def lua(told: Told) -> "Iterator[Relayed]":
     """The cluster, its jobs marked by job_submit.lua and its Prolog looking at the mark."""
+    if host.slurm_version() < (22, 5):
+        pytest.skip("SLURM_JOB_COMMENT is in a Prolog from Slurm 22.05 on")
     cluster = told.relayed.cluster
     lines = cluster.lines
     (cluster.folder / "job_submit.lua").write_text(_LUA)
