@@ -18,12 +18,13 @@ pytestmark = pytest.mark.xdist_group("spank-slurm")
 NODE = "n3"
 _TASKS = 8
 _BLOCKS, _LINES = 20, 200
-# Each task: 20 blocks of 200 numbered lines of 86 bytes, 344 kB in two seconds; in the middle it waits for a file.
+# Each task: 20 blocks of 200 numbered lines of 86 bytes, 344 kB in two seconds; after 3 and 10 it waits for a file.
 _WRITER = (
     f"i=10; while [ $i -lt {10 + _BLOCKS} ]; do seq -f $SLURM_PROCID.$i.%080.0f {_LINES};"
-    " i=$((i+1)); sleep 0.05; [ $i = 20 ] && until [ -e {}/go ]; do sleep 0.05; done; done; exit 7"
+    " i=$((i+1)); sleep 0.05; case $i in 13|20) until [ -e {}/go.$i ]; do sleep 0.05; done ;; esac; done; exit 7"
 )
 _LINE_BYTES = 86
+_HALF_BYTES = 10 * _LINES * _LINE_BYTES
 
 
 def _written(task: int) -> bytes:
@@ -94,7 +95,8 @@ def busy(relayed: Relayed) -> "Iterator[Callable[..., Busy]]":
             _configure(rig, ring_mbytes)
         folder = relayed.folder()
         if goes_on:
-            (folder / "go").touch()
+            (folder / "go.13").touch()
+            (folder / "go.20").touch()
         text = f"[ $SLURM_PROCID = 0 ] && echo $SLURM_JOB_ID >{folder}/id; {_WRITER.format(folder)}"
         process = relayed.cluster.popen_as(
             "root", "srun", "-Q", f"-w{NODE}", "-n8", "--relay-io=yes", "-o", f"{folder}/f.%t", "sh", "-c", text
@@ -127,11 +129,12 @@ def test_a_worker_that_is_killed_is_followed_by_another_and_what_it_held_is_coun
         step.rig.scraper.signal(signal.SIGSTOP)
     elif state == "worker stopped":  # its connection to the tap fills
         os.kill(worker, signal.SIGSTOP)
-    eventually(lambda: (step.folder / "f.0").stat().st_size > 70_000)
+    (step.folder / "go.13").touch()
+    eventually(lambda: all((step.folder / f"f.{task}").stat().st_size == _HALF_BYTES for task in range(_TASKS)))
     os.kill(worker, signal.SIGKILL)
     step.rig.scraper.signal(signal.SIGCONT)
     eventually(lambda: step.rig.workers() not in ([], [worker]))
-    (step.folder / "go").touch()
+    (step.folder / "go.20").touch()
     step.ended()
     records = step.relayed.records(step.job_id, NODE)
     assert [kind for kind in kinds(records) if kind != "log 0"] == [
