@@ -119,11 +119,10 @@ def test_a_job_in_a_container_is_relayed_and_is_what_it_was(contained: Relayed, 
         for task in range(4):
             assert (ran.files[f"f.{task}"], ran.files[f"g.{task}"]) == (_OUT, b"err %d\n" % task)
     records = contained.records(tapped.job_id)
-    assert kinds(records, has_logs=False) == [
-        "job_start",
-        *("step_start batch", "step_start 0", "step_end 0", "step_start 1", "step_end 1", "step_end batch"),
-        "job_end",
-    ]
+    first, *middle, last = kinds(records, has_logs=False)
+    assert (first, last) == ("job_start", "job_end")
+    # Between steps no order is promised.
+    assert sorted(middle) == sorted(f"step_{kind} {step}" for kind in ("start", "end") for step in ("batch", 0, 1))
     assert output(records) == tapped.output
     for step_id in ("0", "1"):
         for task in range(4):
