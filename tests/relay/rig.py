@@ -204,12 +204,13 @@ class Rig:
                 continue
         return found
 
-    def workers(self) -> "list[int]":
-        """Pids of the living workers."""
+    def workers(self, job_id: "str | int" = "") -> "list[int]":
+        """Pids of the living workers, all or those of a job."""
+        name = f"relay {job_id}".encode()
         found = []
         for pid in self._processes():
             try:
-                if Path(f"/proc/{pid}/comm").read_bytes().startswith(b"relay "):
+                if Path(f"/proc/{pid}/comm").read_bytes().startswith(name):
                     found.append(pid)
             except OSError:
                 continue

@@ -43,7 +43,7 @@ class Busy:
     process: "object"
 
     def worker(self) -> int:
-        (pid,) = self.rig.workers()
+        (pid,) = self.rig.workers(self.job_id)
         return pid
 
     def daemon(self) -> int:
@@ -133,7 +133,7 @@ def test_a_worker_that_is_killed_is_followed_by_another_and_what_it_held_is_coun
     eventually(lambda: all((step.folder / f"f.{task}").stat().st_size == _HALF_BYTES for task in range(_TASKS)))
     os.kill(worker, signal.SIGKILL)
     step.rig.scraper.signal(signal.SIGCONT)
-    eventually(lambda: step.rig.workers() not in ([], [worker]))
+    eventually(lambda: step.rig.workers(step.job_id) not in ([], [worker]))
     (step.folder / "go.20").touch()
     step.ended()
     records = step.relayed.records(step.job_id, NODE)
