@@ -88,8 +88,11 @@ class Endings:
         if lost_count:
             place = f"[{job.job_id}.{step_id}]"
             self._log(f"{place} relay dropped {lost_count} records in total, a worker held them when it died")
-        if os.path.exists(f"{job.folder}/{step_id}.started"):
-            self._ring.push([record.event("step_end", time.time_ns(), job.step_slurm(step_id))])
+        try:
+            os.unlink(f"{job.folder}/{step_id}.started")
+        except OSError:
+            return  # its step_end is out, or counted, or was just said for another worker of this step
+        self._ring.push([record.event("step_end", time.time_ns(), job.step_slurm(step_id))])
 
 
 def _has_finished(worker: "socket.socket") -> bool:

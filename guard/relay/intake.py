@@ -120,9 +120,12 @@ class Intake:
         self._tally.give_slot(tap.slot)
         tap.socket.close()
 
-    def end(self) -> None:
-        """The step is over for everybody, and the next worker of its name another's; what is held becomes records."""
+    def step_aside(self) -> None:
+        """What is counted from here on is not the next worker's, should the step have one."""
         self._tally.step_aside()
+
+    def end(self) -> None:
+        """The step is over for everybody; what is held becomes records."""
         for tap in list(self.taps.values()):
             self.drop(tap)
         self._push([self._step.end(time.time_ns())])

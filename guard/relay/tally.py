@@ -14,20 +14,17 @@ Every number is written beside the one that counts, and one byte then makes it c
 import fcntl
 import mmap
 import os
-import struct
 from collections import deque
 
 from guard.relay import datagrams
 from guard.relay.limits import TALLY_COMMITS_AT, TALLY_SLOTS_AT, TAPS_MOST_COUNT
+from guard.relay.taken import COMMIT, SLOT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Records made; a tap's slot; how many bytes of what that tap sent are in them.
-_COMMIT = struct.Struct("<QQq")
-_SLOT = struct.Struct("<q")
-_WINDOW_AT = TALLY_SLOTS_AT + _SLOT.size * TAPS_MOST_COUNT
+_WINDOW_AT = TALLY_SLOTS_AT + SLOT.size * TAPS_MOST_COUNT
 _SIZE_BYTES = _WINDOW_AT + datagrams.PLACE_BYTES
 _SUFFIX = ".tally"
 
@@ -77,10 +74,10 @@ class Tally:
         if slot is not None:
             self._slot, self._slot_bytes = slot, taken_bytes
         self._half = 1 - self._half
-        at = TALLY_COMMITS_AT + self._half * _COMMIT.size
-        _COMMIT.pack_into(self._memory, at, pushed_count, self._slot, self._slot_bytes)
+        at = TALLY_COMMITS_AT + self._half * COMMIT.size
+        COMMIT.pack_into(self._memory, at, pushed_count, self._slot, self._slot_bytes)
         self._memory[0] = self._half
-        _SLOT.pack_into(self._memory, TALLY_SLOTS_AT + self._slot * _SLOT.size, self._slot_bytes)
+        SLOT.pack_into(self._memory, TALLY_SLOTS_AT + self._slot * SLOT.size, self._slot_bytes)
 
     def take_slot(self, pushed_count: int) -> int:
         """A tap's slot, at 0 bytes. There are as many as a worker takes taps."""
@@ -135,8 +132,8 @@ def _counts_of_dead(path: str) -> "tuple[int, int]":
         with open(path, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             with mmap.mmap(file.fileno(), _SIZE_BYTES) as memory:
-                at = TALLY_COMMITS_AT + (memory[0] & 1) * _COMMIT.size
-                pushed_count = _COMMIT.unpack_from(memory, at)[0]
+                at = TALLY_COMMITS_AT + (memory[0] & 1) * COMMIT.size
+                pushed_count = COMMIT.unpack_from(memory, at)[0]
                 return pushed_count, datagrams.sent_count(memory, _WINDOW_AT)
     except (OSError, ValueError):
         return 0, 0

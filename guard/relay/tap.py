@@ -5,19 +5,16 @@ The clock is an argument. What a tap owes the job is in frames.py; whoever copie
 task, offers what it has read, and calls pump() when fd() is ready or next_ms() is due.
 """
 
-import fcntl
 import os
 import socket
-import struct
 from collections import deque
 
 from guard.base.faults import PeerFault
 from guard.relay import frames, limits
 from guard.relay.frames import Frame
+from guard.relay.taken import Taken
 
 _NEVER = float("inf")
-_COMMIT = struct.Struct("<QQq")
-_SLOT = struct.Struct("<q")
 # Reads that wait are joined up to here, in bytes.
 _JOIN_BYTES = 4096
 # Answers after which there is no use in coming back.
@@ -65,8 +62,7 @@ class Tap:
         self._is_drained = False
         # Of this connection: bytes sent that count in the worker's tally, and where that is.
         self._sent_bytes = 0
-        self._tally_fd: "int | None" = None
-        self._tally_slot = 0
+        self._taken: "Taken | None" = None
         self._try_ms: float = 0
         self._backoff_ms = limits.BACKOFF_FIRST_MS
         self._stuck_ms: "int | None" = None
@@ -148,17 +144,14 @@ class Tap:
 
     def close(self) -> None:
         """Says BYE if everything is sent; counts what is not; closes."""
-        if self._socket is not None:
-            if self.is_open and not self._turns:
-                try:
-                    self._socket.send(frames.pack(Frame(frames.BYE)))
-                except OSError:
-                    pass  # the worker sees the end of the connection all the same
-            self._socket.close()
-            self._socket = None
+        if self._socket is not None and self.is_open and not self._turns:
+            try:
+                self._socket.send(frames.pack(Frame(frames.BYE)))
+            except OSError:
+                pass  # the worker sees the end of the connection all the same
         self._give_up()
         # One that hung, and was given up, reads on what it has got when it comes to itself; not if it has been killed.
-        if self._tally_fd is not None and _is_dead(self._tally_fd):
+        if self._taken and self._taken.is_final():
             self._count_lost()
         self._forget_tally()
 
@@ -201,15 +194,15 @@ class Tap:
         self._is_blocked = False
 
     def _forget_tally(self) -> None:
-        if self._tally_fd is not None:
-            os.close(self._tally_fd)
-            self._tally_fd = None
+        if self._taken:
+            self._taken.close()
+        self._taken = None
         self._sent_bytes = 0
 
     def _count_lost(self) -> None:
         """The worker is dead, or has closed: what it did not make into records nobody else has."""
-        if self._tally_fd is not None and not self._is_drained:
-            lost_bytes = self._sent_bytes - _taken_bytes(self._tally_fd, self._tally_slot)
+        if self._taken and not self._is_drained:
+            lost_bytes = self._sent_bytes - self._taken.count_bytes()
             if lost_bytes > 0:
                 self.lost_bytes[0] = self.lost_bytes.get(0, 0) + lost_bytes
 
@@ -269,9 +262,9 @@ class Tap:
         self.code = frames.number(fields, "code", 255)
         if self.code == frames.YES:
             self._buffer_bytes = frames.number(fields, "stream_buffer_bytes", limits.ID_MOST, limits.COPY_BYTES)
-            if fds and self._tally_fd is None:
-                self._tally_slot = frames.number(fields, "tally_slot", limits.TAPS_MOST_COUNT - 1)
-                self._tally_fd = fds.pop()
+            if fds and self._taken is None:
+                slot = frames.number(fields, "tally_slot", limits.TAPS_MOST_COUNT - 1)
+                self._taken = Taken(fds.pop(), slot)
             self.is_open = True
             self._has_asked = self._is_drained = False
             self._backoff_ms = limits.BACKOFF_FIRST_MS
@@ -305,7 +298,7 @@ class Tap:
                 self._has_asked = True
         except BlockingIOError:
             self._is_blocked = True
-        except (BrokenPipeError, ConnectionError):
+        except ConnectionError:
             self._mourn(now_ms)
         except OSError:
             # ENOBUFS, ENOMEM: the worker lives and reads on what it has got; it takes us again.
@@ -328,23 +321,3 @@ class Tap:
         self._look_ms = now_ms + limits.TAP_HUNG_LOOK_MS
         if self._hung_left_ms <= 0 or (self._stuck_ms is not None and now_ms - self._stuck_ms >= self._hung_left_ms):
             self._give_up()
-
-
-def _taken_bytes(fd: int, slot: int) -> int:
-    """How much of what the tap with this slot sent is in records, from a worker's tally; 0: it cannot be read."""
-    try:
-        half = os.pread(fd, 1, 0)[0] & 1
-        _, other, taken = _COMMIT.unpack(os.pread(fd, _COMMIT.size, limits.TALLY_COMMITS_AT + half * _COMMIT.size))
-        if other != slot:
-            (taken,) = _SLOT.unpack(os.pread(fd, _SLOT.size, limits.TALLY_SLOTS_AT + slot * _SLOT.size))
-    except (OSError, IndexError, struct.error):
-        return 0
-    return int(taken)
-
-
-def _is_dead(tally_fd: int) -> bool:
-    try:
-        fcntl.flock(tally_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

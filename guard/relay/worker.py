@@ -134,6 +134,8 @@ class _Worker:
 
     def finish(self) -> None:
         """Nobody finds this worker any more; what is held becomes records; step_end; drain."""
+        # First of all: without its names the next worker may be there at once, with a tally in this one's place.
+        self._intake.step_aside()
         for name in self._plan.names:
             try:
                 os.unlink(name)

@@ -93,3 +93,22 @@ def test_of_a_step_whose_worker_was_killed_at_its_end_the_daemon_speaks(node: Ri
         (line,) = [line for line in node.log().splitlines() if line.startswith(f"[{JOB_ID}.{step}] relay dropped")]
         assert line.split()[3] == str(kept_count - got_count)
     assert list((node.folder / "jobs").iterdir()) == []
+
+
+def test_two_workers_of_one_step_that_died_are_one_step_end(node: Rig) -> None:
+    assert node.scraper
+    node.scraper.signal(signal.SIGSTOP)
+    tap = Wire(node, 2, is_whole_step=True)
+    tap.data(b"y\n" * 1000)
+    tap.drain()
+    tap.bye()
+    eventually(lambda: not list(node.folder.glob("jobs/*/2.started")))
+    drains = node.workers()
+    assert Wire(node, 2, is_whole_step=True).answer["code"] == b"0"
+    for worker in node.workers():
+        os.kill(worker, signal.SIGKILL)
+    assert len(drains) == 1 and len(list(node.folder.glob("jobs/*/2*.tally"))) == 2
+    node.scraper.signal(signal.SIGCONT)
+    node.ended()
+    assert node.kinds()[-2:] == ["step_end", "job_end"]
+    assert node.kinds().count("step_end") == 1

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from guard.relay import limits, tally
+from guard.relay.taken import Taken
 from guard.relay.tally import Tally
-from guard.relay.tap import _taken_bytes as taken_bytes
 from tests.conftest import ROOT, need
 
 # A worker's life: makes records, sends them with `patience` as it goes, and is killed. "single": one a system call.
@@ -45,6 +45,10 @@ while True:
             pass
     ring.take(at)
 """
+
+
+def taken_bytes(fd: int, slot: int) -> int:
+    return Taken(fd, slot).count_bytes()
 
 
 def _begin(path: Path, connection: socket.socket, how: str) -> "subprocess.Popen[bytes]":
