@@ -41,8 +41,8 @@ def test_every_line_is_rfc_5424(value: bytes, node: str, now_s: float, is_failur
 
 
 @pytest.fixture
-def rsyslog(tmp_path: Path) -> Iterator[Path]:
-    """A real rsyslogd that writes what it understood to `out`; its socket is `log` in the same folder."""
+def rsyslog(tmp_path: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """A real rsyslogd that writes what it understood to `out` in the test's folder; its socket there is `log`."""
     program = need_program("rsyslogd")
     (tmp_path / "conf").write_text(
         f'module(load="imuxsock" SysSock.Use="off")\n'
@@ -55,7 +55,7 @@ def rsyslog(tmp_path: Path) -> Iterator[Path]:
         while not (tmp_path / "log").exists():
             assert server.poll() is None
             time.sleep(0.01)
-        yield tmp_path
+        yield server
         server.send_signal(signal.SIGCONT)
         server.terminate()
 
@@ -69,10 +69,11 @@ def lines(folder: Path, count: int) -> "list[str]":
     return found
 
 
-def test_rsyslogd_understands_it(rsyslog: Path) -> None:
+@pytest.mark.usefixtures("rsyslog")
+def test_rsyslogd_understands_it(tmp_path: Path) -> None:
     data = syslog.line("eessi-arch-guard: NOT reloaded é".encode(), {b"SLURM_JOB_ID": b"42"}, True, "n1", time.time())
-    assert syslog.send(data, str(rsyslog / "log"))
-    (got,) = lines(rsyslog, 1)
+    assert syslog.send(data, str(tmp_path / "log"))
+    (got,) = lines(tmp_path, 1)
     sd = f'[eessi-arch-guard@32473 uid="{os.getuid()}" job="42"]'
     assert got == f"12|n1|eessi-arch-guard|failure|{sd}|eessi-arch-guard: NOT reloaded é"
 
@@ -95,14 +96,15 @@ def test_one_that_is_full_costs_the_line_and_no_time(tmp_path: Path) -> None:
         assert False in sent
 
 
-def test_one_that_is_stopped_costs_at_most_the_line(rsyslog: Path) -> None:
-    os.kill(int((rsyslog / "pid").read_text()), signal.SIGSTOP)
+def test_one_that_is_stopped_costs_at_most_the_line(rsyslog: "subprocess.Popen[bytes]", tmp_path: Path) -> None:
+    rsyslog.send_signal(signal.SIGSTOP)  # not by its pid file, which it writes after its socket
     for _ in range(2000):
-        syslog.send(b"x", str(rsyslog / "log"))
+        syslog.send(b"x", str(tmp_path / "log"))
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or os.path.lexists(syslog.DEV_LOG), reason="needs root and no /dev/log")
-def test_the_deciding_task_logs_a_reload_once_and_a_failure(pyz: Path, tree: Tree, rsyslog: Path) -> None:
+@pytest.mark.usefixtures("rsyslog")
+def test_the_deciding_task_logs_a_reload_once_and_a_failure(pyz: Path, tree: Tree, tmp_path: Path) -> None:
     tree.node(ZEN4)
     environ = {**tree.login(), b"SLURM_JOB_START_TIME": b"1", b"SLURM_JOB_ID": b"42", b"SLURMD_NODENAME": b"n7"}
     environ[b"TMPDIR"] = os.fsencode(tree.root)
@@ -112,7 +114,7 @@ def test_the_deciding_task_logs_a_reload_once_and_a_failure(pyz: Path, tree: Tre
         run = subprocess.run([str(pyz), "--syslog"], env=given, capture_output=True, check=True)
         assert run.stderr == b""
 
-    os.symlink(rsyslog / "log", syslog.DEV_LOG)
+    os.symlink(tmp_path / "log", syslog.DEV_LOG)
     try:
         guard()  # a match is not worth a line
         tree.node(ZEN2)
@@ -122,7 +124,7 @@ def test_the_deciding_task_logs_a_reload_once_and_a_failure(pyz: Path, tree: Tre
     finally:
         os.unlink(syslog.DEV_LOG)
     guard(SLURM_STEP_ID="3")
-    found = lines(rsyslog, 2)
+    found = lines(tmp_path, 2)
     assert len(found) == 2
     assert found[0].startswith("13|n7|eessi-arch-guard|reload|")
     assert found[0].endswith("|eessi-arch-guard: reloaded 5 modules on n7: x86_64/amd/zen4->x86_64/amd/zen2")
