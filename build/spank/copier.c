@@ -393,6 +393,11 @@ static void end_relay(struct copier *copier)
 			 (unsigned long long)copier->link.notes.lost_bytes);
 		copier->log(text);
 	}
+	if (copier->link.left_bytes) {
+		snprintf(text, sizeof(text), "relay left %llu bytes in a worker that hung, they are records only if it goes on",
+			 (unsigned long long)copier->link.left_bytes);
+		copier->log(text);
+	}
 	for (size_t i = 0; i < copier->stream_count; i++) {
 		struct stream *stream = &copier->streams[i];
 

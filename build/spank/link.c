@@ -176,18 +176,18 @@ static int64_t taken_bytes(const struct link *link)
 	return (int64_t)frame_count_of(slot);
 }
 
-/* The worker is dead, or has closed: what it did not make into records nobody else has. */
-static void count_lost(struct link *link)
+/* How much of what we sent is not in records yet. */
+static uint64_t untaken_bytes(const struct link *link)
 {
-	int64_t lost_bytes = link->tally >= 0 && !link->is_drained ? (int64_t)link->sent_bytes - taken_bytes(link) : 0;
+	int64_t bytes = link->tally >= 0 && !link->is_drained ? (int64_t)link->sent_bytes - taken_bytes(link) : 0;
 
-	if (lost_bytes > 0)
-		link->notes.lost_bytes += (uint64_t)lost_bytes;
+	return bytes > 0 ? (uint64_t)bytes : 0;
 }
 
+/* The worker is dead, or has closed: what it did not make into records nobody else has. */
 static void mourn(struct link *link, int64_t now_ms)
 {
-	count_lost(link);
+	link->notes.lost_bytes += untaken_bytes(link);
 	come_back(link, now_ms);
 }
 
@@ -471,6 +471,8 @@ void link_close(struct link *link)
 	give_up(link);
 	/* One that hung, and was given up, reads on what it has got when it comes to itself; not if it has been killed. */
 	if (link->tally >= 0 && flock(link->tally, LOCK_SH | LOCK_NB) == 0)
-		count_lost(link);
+		link->notes.lost_bytes += untaken_bytes(link);
+	else
+		link->left_bytes = untaken_bytes(link);
 	forget_tally(link);
 }

@@ -30,7 +30,7 @@ struct lane {
 
 /* Lanes are served in turn, from first_turn on: those with packets. stuck_ms: since when the job waits; -1: it does
  * not. look_ms: when it is tried again meanwhile. code: of the last answer, -1 none. tally: of the worker, -1 none;
- * sent_bytes: what should stand there in the end. has_asked, is_drained: of DRAIN. */
+ * sent_bytes: what should stand there in the end; left_bytes: what at our end did not, but may yet. has_asked, is_drained: of DRAIN. */
 struct link {
 	struct sockaddr_un place;
 	struct fields hello;
@@ -38,7 +38,7 @@ struct link {
 	struct lane *first_turn, *last_turn;
 	size_t buffer_bytes;
 	int64_t try_ms, backoff_ms, stuck_ms, look_ms, hung_left_ms;
-	uint64_t tally_slot, sent_bytes;
+	uint64_t tally_slot, sent_bytes, left_bytes;
 	int fd, code, tally;
 	bool is_open, is_given_up, is_ending, has_asked, is_drained, wants_write;
 };

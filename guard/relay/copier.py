@@ -254,7 +254,7 @@ class Copier:
                 poll.register(fd, select.POLLIN | (select.POLLOUT if self._tap.wants_write() else 0))
             poll.poll(max(0.0, min(end_ms, self._tap.next_ms()) - now_ms) + 1)
         self._tap.close()
-        _report(self._tap.lost_bytes, self._environ, "/dev/log")
+        _report(sum(self._tap.lost_bytes.values()), self._tap.left_bytes, self._environ, "/dev/log")
 
     def _leave_a_copier(self) -> None:
         """Something that CMD started still writes: a process of ours stays with it, as the destination would have."""
@@ -277,15 +277,20 @@ class Copier:
             os._exit(0)
 
 
-def _report(lost_bytes: "dict[int, int]", environ: "dict[bytes, bytes]", path: str) -> None:
+def _report(lost_bytes: int, left_bytes: int, environ: "dict[bytes, bytes]", path: str) -> None:
     """Tells the node's log what no LOST frame could tell: the relay was away or hung. Never waits."""
-    if not lost_bytes:
+    sentences = []
+    if lost_bytes:
+        sentences.append(b"relay lost %d bytes, no worker took them" % lost_bytes)
+    if left_bytes:
+        sentences.append(b"relay left %d bytes in a worker that hung, they are records only if it goes on" % left_bytes)
+    if not sentences:
         return
     where = b"%s.%s" % (environ.get(b"SLURM_JOB_ID", b"?")[:20], environ.get(b"SLURM_STEP_ID", b"batch")[:20])
-    text = b"<14>relay exec: [%s] relay lost %d bytes, no worker took them" % (where, sum(lost_bytes.values()))
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
             connection.setblocking(False)
-            connection.sendto(text, path)
+            for sentence in sentences:
+                connection.sendto(b"<14>relay exec: [%s] %s" % (where, sentence), path)
     except OSError:
         pass  # no log here

@@ -28,6 +28,7 @@ class Tap:
     is_unbuffered - for all its streams.
     is_open: a worker has welcomed it and is there. has_connected: there was a daemon. lost_bytes: by stream, what was
     offered and cannot be sent, as far as no LOST frame tells of it; stream 0: what a worker held that died.
+    left_bytes: after close(), what a worker has that hung: records, if it goes on.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Tap:
         self._turns: "deque[int]" = deque()
         self._buffer_bytes = limits.STREAM_BUFFER_BYTES
         self.lost_bytes: "dict[int, int]" = {}
+        self.left_bytes = 0
         self._is_given_up = False
         # At its end: whether DRAIN was sent, and DRAINED came.
         self._is_ending = False
@@ -153,6 +155,8 @@ class Tap:
         # One that hung, and was given up, reads on what it has got when it comes to itself; not if it has been killed.
         if self._taken and self._taken.is_final():
             self._count_lost()
+        else:
+            self.left_bytes = self._untaken_bytes()
         self._forget_tally()
 
     def _frame(self, kind: int, payload: bytes, stream: int, time_ns: int = 0) -> Frame:
@@ -199,12 +203,17 @@ class Tap:
         self._taken = None
         self._sent_bytes = 0
 
+    def _untaken_bytes(self) -> int:
+        """How much of what was sent is not in records yet."""
+        if not self._taken or self._is_drained:
+            return 0
+        return max(0, self._sent_bytes - self._taken.count_bytes())
+
     def _count_lost(self) -> None:
         """The worker is dead, or has closed: what it did not make into records nobody else has."""
-        if self._taken and not self._is_drained:
-            lost_bytes = self._sent_bytes - self._taken.count_bytes()
-            if lost_bytes > 0:
-                self.lost_bytes[0] = self.lost_bytes.get(0, 0) + lost_bytes
+        lost_bytes = self._untaken_bytes()
+        if lost_bytes:
+            self.lost_bytes[0] = self.lost_bytes.get(0, 0) + lost_bytes
 
     def _mourn(self, now_ms: int) -> None:
         self._count_lost()

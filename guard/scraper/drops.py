@@ -7,10 +7,11 @@ lines begin with `[jobid.stepid]`, and all that concern drops have the word rela
 
 import re
 
-# "relay lost": our own producer's, of bytes that were lost before they were records (guard/relay/step.py).
+# "relay lost": our own producer's, of bytes that were lost before they were records (guard/relay/step.py); "left": of
+# those that a hung worker has, and that are lost unless it goes on (build/spank/copier.c).
 _REPORT = re.compile(
     rb"relay dropped (\d+) records?|the relay is not draining fast enough|relay.{0,80}?dropped (\d+)"
-    rb"|relay lost \d+ bytes"
+    rb"|relay (?:lost|left) \d+ bytes"
 )
 _STEP = re.compile(rb"\[(\d{1,10})\.([0-9a-z_+]{1,40})\]")
 

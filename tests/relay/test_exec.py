@@ -448,12 +448,18 @@ def test_a_worker_that_was_stopped_for_less_than_that_loses_nothing(node: Rig) -
 def test_what_no_worker_took_is_told_to_the_nodes_log(tmp_path: Path, monkeypatch: "pytest.MonkeyPatch") -> None:
     monkeypatch.chdir(tmp_path)
     environ = {b"SLURM_JOB_ID": b"174", b"SLURM_STEP_ID": b"3"}
-    copier._report({1: 5}, environ, "none")  # nobody listens: nothing happens
+    copier._report(5, 0, environ, "none")  # nobody listens: nothing happens
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
         log.bind("log")
-        copier._report({}, environ, "log")
-        copier._report({1: 70_000, 2: 5}, environ, "log")
-        assert log.recv(999) == b"<14>relay exec: [174.3] relay lost 70005 bytes, no worker took them"
+        copier._report(0, 0, environ, "log")
+        copier._report(70_005, 0, environ, "log")
+        copier._report(1, 9, environ, "log")
+        lines = [log.recv(999) for _ in range(3)]
+    assert lines == [
+        b"<14>relay exec: [174.3] relay lost 70005 bytes, no worker took them",
+        b"<14>relay exec: [174.3] relay lost 1 bytes, no worker took them",
+        b"<14>relay exec: [174.3] relay left 9 bytes in a worker that hung, they are records only if it goes on",
+    ]
 
 
 def test_a_slow_reader_of_stdout_does_not_hold_stderr(node: Rig) -> None:

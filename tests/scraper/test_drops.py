@@ -19,6 +19,7 @@ REPORTS = [
     (STAMP + "[9.interactive] relay_io: dropped 4096 records in all", (9, "interactive", 4096)),
     # Our producer's: bytes, not records.
     ("[174.0] relay lost 9000 bytes of task 3 stdout before they were records", (174, "0", None)),
+    ("[7.batch] relay left 65536 bytes in a worker that hung, they are records only if it goes on", (7, "batch", None)),
 ]
 OTHERS = [
     "relay_io/uds_json: relaying job output to /var/spool/slurmd/relay-io.sock",

@@ -160,6 +160,17 @@ def test_a_worker_that_hangs_holds_the_step_once_and_what_it_missed_is_counted(b
     assert 0 < step.lost_bytes() == step.missing_bytes()
 
 
+def test_what_a_hung_worker_was_left_with_is_told_in_case_it_never_goes_on(busy: "Callable[..., Busy]") -> None:
+    step = busy()
+    worker = step.worker()
+    os.kill(worker, signal.SIGSTOP)
+    step.ended()
+    os.kill(worker, signal.SIGKILL)
+    step.relayed.records(step.job_id, NODE)
+    (left,) = re.findall(rf"\[{step.job_id}\.0\] relay left (\d+) bytes", step.relayed.log(NODE))
+    assert 0 < int(left) == step.missing_bytes() - step.lost_bytes() - step.dropped_count() * _LINE_BYTES
+
+
 def test_a_worker_that_hangs_and_is_killed_while_the_step_goes_on_is_counted_too(busy: "Callable[..., Busy]") -> None:
     step = busy()
     worker = step.worker()
