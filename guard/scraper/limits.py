@@ -38,6 +38,10 @@ BACKOFF_MAX_S = 30.0
 RETRY_AFTER_MAX_S = 300.0
 # One attempt of a sink, in seconds.
 ATTEMPT_S = 10.0
+# How long a sink may refuse every line before they are set aside, in seconds: a day, so that a person has seen it.
+ALL_REFUSED_S = 86400.0
+# A line up to here no store refuses for its length, in bytes. Elasticsearch's longest keyword is 32,766 bytes.
+PLAIN_LINE_BYTES = 16 << 10
 # The last try of each sink at the end, in seconds; systemd's TimeoutStopSec in our unit is longer.
 STOP_TRY_S = 5.0
 # How long a new scraper waits for the one before it to be gone, in seconds.

@@ -2,7 +2,8 @@
 """One sink's process's order: spool -> batches -> sink, at least once each, in order, for as long as it takes.
 
 The cursor moves when every line of a batch is delivered or refused for good. What a sink has refused is kept in
-`refused.<sink>.ndjson`; a batch refused as a whole is halved until the one line that is to blame stands alone.
+`refused.<sink>.ndjson`; a batch refused as a whole is halved until the one line that is to blame stands alone. Where
+all of them are refused, the sink counts as down.
 """
 
 import os
@@ -13,6 +14,7 @@ import time
 from guard.base.deadline import Deadline
 from guard.base.faults import NodeFault
 from guard.scraper import quarantine, spool
+from guard.scraper.blame import Blame
 from guard.scraper.counters import Counters
 from guard.scraper.limits import BACKOFF_FIRST_S, BACKOFF_MAX_S, RETRY_AFTER_MAX_S, SINK_IDLE_S, STOP_TRY_S
 from guard.scraper.wake import Wake
@@ -49,8 +51,10 @@ class Pump:
         self._tell = tell
         self._jitter = jitter
         self._quarantine = quarantine.Quarantine(os.path.join(folder, f"refused.{name}.ndjson"))
+        self._blame = Blame()
         self._failures = 0
         self._lost_count = 0
+        self._has_refused = False
 
     def step(self, patience: "Callable[[], bool]") -> bool:
         """Delivers the next batch; gives whether there was one and all of it is settled.
@@ -72,8 +76,11 @@ class Pump:
         return True
 
     def _settle(self, items: "list[Item]", patience: "Callable[[], bool]") -> bool:
-        """Sends until each item is delivered or refused for good; gives False when patience ended first."""
+        """Sends until each item is delivered or refused for good; gives False when patience ended first, or the sink
+        refused them all: then the next batch begins with them again, and has what has come meanwhile."""
         heaps = [items]
+        delivered_count = 0
+        refused: "list[tuple[Item, str, str]]" = []
         while heaps:
             heap = heaps.pop()
             wait_s: "float | None" = None
@@ -89,26 +96,40 @@ class Pump:
                     heaps += [heap[middle:], heap[:middle]]
                     continue
                 if verdict.split:
-                    self._refuse(heap[0], verdict.split, verdict.why)
+                    refused.append((heap[0], verdict.split, verdict.why))
                     continue
-                for index, why in verdict.refused.items():
-                    self._refuse(heap[index], "refused", why)
+                refused += [(heap[index], "refused", why) for index, why in verdict.refused.items()]
                 again = [heap[index] for index in verdict.retry]
                 wait_s = verdict.wait_s
-                self._count_delivered(heap, {*verdict.refused, *verdict.retry}, verdict.unnamed_count)
+                taken_count = self._count_delivered(heap, {*verdict.refused, *verdict.retry}, verdict.unnamed_count)
+                delivered_count += taken_count
                 if verdict.unnamed_count:
                     self._counters.add("sink_dropped_lines_total", verdict.unnamed_count, "refused", self._name)
                     self._tell(f"sink {self._name} refused {verdict.unnamed_count} lines: {verdict.why}")
-                if not again:
+                if taken_count and not again:
                     self._set_up()
+                if not again:
                     continue
                 self._set_down(verdict.why)
             heaps.append(again)
-            if not patience():
+            if not self._pause(len(again), wait_s, patience):
                 return False
-            self._counters.add("sink_retried_lines_total", len(again), sink=self._name)
-            self._wait(self._pause_s(wait_s))
+        if refused and not self._blame.are_lines(delivered_count, [len(line) for (_, line), _, _ in refused]):
+            self._set_down(f"it refuses every line: {refused[0][2]}")
+            self._blame.hold(self._pause(len(items), None, patience))
+            return False
+        for item, reason, why in refused:
+            self._refuse(item, reason, why)
         return True
+
+    def _pause(self, again_count: int, asked_s: "float | None", patience: "Callable[[], bool]") -> float:
+        """Waits before so many lines are sent again; gives for how long, 0 where there is no patience."""
+        if not patience():
+            return 0.0
+        self._counters.add("sink_retried_lines_total", again_count, sink=self._name)
+        pause_s = self._pause_s(asked_s)
+        self._wait(pause_s)
+        return pause_s
 
     def _pause_s(self, asked_s: "float | None") -> float:
         longest_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * (1 << min(self._failures, 20)))
@@ -129,14 +150,18 @@ class Pump:
         self._counters.set("sink_is_down", 0, sink=self._name)
         self._failures = 0
 
-    def _count_delivered(self, heap: "list[Item]", but: "set[int]", unnamed_count: int) -> None:
+    def _count_delivered(self, heap: "list[Item]", but: "set[int]", unnamed_count: int) -> int:
         count = len(heap) - len(but) - unnamed_count
         size_bytes = sum(len(line) for index, (_, line) in enumerate(heap) if index not in but)
         self._counters.add("sink_delivered_lines_total", count, sink=self._name)
         self._counters.add("sink_delivered_bytes_total", size_bytes, sink=self._name)
+        return count
 
     def _refuse(self, item: "Item", reason: str, why: str) -> None:
         self._counters.add("sink_dropped_lines_total", 1, reason, self._name)
+        if not self._has_refused:
+            self._tell(f"sink {self._name} refused a line for good, more are only counted: {why}")
+        self._has_refused = True
         self._quarantine.keep(time.time_ns(), reason, item[1], id=item[0], why=why)
 
     def _count_lost(self) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from guard.base.faults import NodeFault
 from guard.scraper import spool
+from guard.scraper.limits import ALL_REFUSED_S
 from guard.scraper.sinks.verdict import Verdict
 from tests.scraper.lines import Bench, many
 
@@ -115,6 +116,43 @@ def test_of_a_batch_that_is_refused_as_a_whole_only_the_guilty_line_is_lost(tmp_
     assert sink.taken == [body for body in bodies(8) if body != "line 5\n"]
     assert sink.tries == [8, 4, 4, 2, 1, 1, 2]
     assert (bench.delivered(), bench.dropped("too-large")) == (7, 1)
+
+
+REFUSED = Verdict(split="refused", why="HTTP 400 json isn't supported")
+
+
+def test_a_sink_that_refuses_every_line_is_set_up_wrongly_and_loses_none(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, sink := Scripted(*[REFUSED] * 45, Verdict()), many(8))
+    bench.run()
+    assert sink.taken == bodies(8)
+    assert bench.dropped("refused") == 0
+    assert bench.counters.get("sink_retried_lines_total", sink="s") == 24
+    assert bench.waited_s == [0.25, 0.5, 1.0]
+    assert bench.told == [
+        "sink s is down: it refuses every line: HTTP 400 json isn't supported",
+        "sink s is well again",
+    ]
+
+
+def test_after_a_day_of_that_its_lines_are_set_aside(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Scripted(*[REFUSED] * 100_000), many(20))
+    bench.run()
+    assert (bench.delivered(), bench.dropped("refused")) == (0, 20)
+    assert ALL_REFUSED_S <= sum(bench.waited_s) < ALL_REFUSED_S + 30
+
+
+def test_a_refused_line_at_the_head_waits_for_others_and_is_then_set_aside(tmp_path: Path) -> None:
+    def judge(items: "list[tuple[str, bytes]]") -> Verdict:
+        return Verdict(refused={index: "odd" for index, (_, line) in enumerate(items) if b"line 0" in line})
+
+    bench = Bench(tmp_path, sink := Scripted(*[judge] * 20), many(1))
+    assert not bench.pump.step(lambda: True)
+    assert bench.dropped("refused") == 0
+    bench.add(many(1, 1))
+    bench.run()
+    assert sink.taken == ["line 1\n"]
+    assert bench.dropped("refused") == 1
+    assert bench.told[1:] == ["sink s is well again", "sink s refused a line for good, more are only counted: odd"]
 
 
 def test_lines_that_were_refused_without_a_name_are_counted(tmp_path: Path) -> None:

@@ -11,11 +11,12 @@ from guard.scraper.sinks.verdict import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from guard.scraper.sinks.verdict import Item
 
 _NS = 1_000_000_000
 _CONFLICT = 409
-_PASSING = (429, 500, 502, 503, 504)
 
 
 class BulkSink(http.HttpSink):
@@ -51,7 +52,8 @@ def body(items: "list[Item]", index: str) -> bytes:
 
 
 def read(answer: http.Answer, count: int) -> Verdict:
-    """What a 200 says of each line: 409 is already there, 429 and 5xx pass, the rest is refused for good. Pure.
+    """What a 200 says of each line: 409 is already there, what blames the line is refused for good, and the rest is a
+    matter of the store, such as a 403 for an index that is read-only or not this user's. Pure.
 
     Raises: NodeFault(sink-failed) - it is no answer to this request.
     """
@@ -68,9 +70,13 @@ def read(answer: http.Answer, count: int) -> Verdict:
     refused = {}
     retry = []
     for index, status in enumerate(statuses):
-        if status in _PASSING:
-            retry.append(index)
+        if status in http.BLAMES_CONTENT:
+            refused[index] = _said(results[index])
         elif status >= 300 and status != _CONFLICT:
-            refused[index] = f"{status} {json.dumps(results[index].get('error', ''))}"[:300]
-    why = f"_bulk put off {len(retry)} of {count} lines" if retry else ""
+            retry.append(index)
+    why = f"_bulk put off {len(retry)} of {count} lines: {_said(results[retry[0]])}" if retry else ""
     return Verdict(refused, retry, wait_s=answer.retry_after_s, why=why)
+
+
+def _said(result: "Any") -> str:
+    return f"{result['status']} {json.dumps(result.get('error', ''))}"[:300]

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _ANSWER_MAX_BYTES = 16 << 20
 _SAID_MAX_CHARACTERS = 300
-_CONTENT = (400, 406, 422)
-_TOO_LARGE = (413,)
+_TOO_LARGE = 413
+BLAMES_CONTENT = (400, 406, _TOO_LARGE, 422)
 
 
 class Answer:
@@ -120,10 +120,8 @@ def verdict(answer: Answer, count: int) -> "Verdict | None":
     """
     if 200 <= answer.status < 300:
         return None
-    if answer.status in _TOO_LARGE:
-        return Verdict(split="too-large", why=answer.said())
-    if answer.status in _CONTENT:
-        return Verdict(split="refused", why=answer.said())
+    if answer.status in BLAMES_CONTENT:
+        return Verdict(split="too-large" if answer.status == _TOO_LARGE else "refused", why=answer.said())
     return Verdict(retry=list(range(count)), wait_s=answer.retry_after_s, why=answer.said())
 
 
