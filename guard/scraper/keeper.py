@@ -55,6 +55,7 @@ class Keeper:
         self._processes = [_Process(_RECEIVER), *(_Process(sink.name) for sink in config.sinks)]
         self._is_terminal = sys.stderr.isatty()
         self._last_received = (0, 0.0)
+        self._failing: "dict[str, str]" = {}
 
     def run(self) -> int:
         """Runs until SIGTERM or SIGINT; gives the exit status."""
@@ -200,8 +201,9 @@ class Keeper:
     def _sync(self) -> None:
         try:
             spool.sync(self._config.spool)
+            self._tell_change("the spool's sync", "")
         except OSError as error:
-            tell(f"the spool cannot be synced: {error}")
+            self._tell_change("the spool's sync", str(error))
 
     def _signal_sinks(self, number: int) -> None:
         for process in self._processes:
@@ -215,8 +217,15 @@ class Keeper:
         try:
             # node_exporter reads as another user.
             spool.replace(path, self._counters.prometheus().encode("utf-8"), 0o644)
+            self._tell_change(path, "")
         except OSError as error:
-            tell(f"{path}: {error.strerror}")
+            self._tell_change(path, error.strerror or str(error))
+
+    def _tell_change(self, what: str, why: str) -> None:
+        """Of what is tried every few seconds: told when it fails, fails otherwise, or no longer fails (why is empty)."""
+        if self._failing.get(what, "") != why:
+            self._failing[what] = why
+            tell(f"{what}: {why or 'well again'}")
 
     def _show_progress(self, now_s: float) -> None:
         if not self._is_terminal:

@@ -152,6 +152,15 @@ def test_sighup_makes_files_open_anew_and_sigusr1_shows_the_counters(scraper: Sc
     assert scraper.said.count("received_records_total") == 2
 
 
+def test_metrics_that_cannot_be_written_are_told_once_and_not_every_few_seconds(scraper: Scraper) -> None:
+    scraper.arguments += ["--metrics", str(scraper.folder / "none" / "metrics.prom")]
+    scraper.start()
+    send(scraper.socket, records.log("a\n"))
+    until(lambda: len(scraper.lines()) == 1)
+    assert scraper.stop() == 0  # which tries once more
+    assert scraper.said.count("none/metrics.prom: No such file or directory") == 1
+
+
 def test_one_dead_sink_stops_no_other_and_its_lines_wait(tmp_path: Path) -> None:
     scraper = Scraper(tmp_path)
     with Loki() as peer:
