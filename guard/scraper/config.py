@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # key -> (type, default); None as default: must be given. Sizes in MiB, times in seconds.
 KEYS: "dict[str, tuple[Any, Any]]" = {
     "socket": (str, "/var/spool/slurmd/relay-io.sock"),
-    "spool": (str, "/var/spool/eessi-relay"),
+    "spool": (str, "/var/lib/eessi-relay"),
     "spool_max_mbytes": (int, SPOOL_MAX_BYTES >> 20),
     "sync_seconds": (float, SYNC_S),
     "slurm_user": (str, "root"),

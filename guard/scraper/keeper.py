@@ -222,7 +222,7 @@ class Keeper:
             self._tell_change(path, error.strerror or str(error))
 
     def _tell_change(self, what: str, why: str) -> None:
-        """Of what is tried every few seconds: told when it fails, fails otherwise, or no longer fails (why is empty)."""
+        """Of what is tried every few seconds: told when it fails, fails otherwise, or is well (why is empty)."""
         if self._failing.get(what, "") != why:
             self._failing[what] = why
             tell(f"{what}: {why or 'well again'}")

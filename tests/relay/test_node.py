@@ -323,7 +323,7 @@ def test_systemd_hears_ready_watchdog_and_stopping(rig: Rig) -> None:
 def test_the_unit_starts_what_it_should() -> None:
     unit = (Path(__file__).parent.parent.parent / "build" / "systemd" / "eessi-relay-node.service").read_text()
     for line in (
-        *("Type=notify", "KillMode=process", "OOMPolicy=continue"),
+        *("Type=notify", "KillMode=process", "OOMPolicy=continue", "StartLimitIntervalSec=0"),
         *("RuntimeDirectory=eessi-relay", "RuntimeDirectoryPreserve=yes"),
     ):
         assert f"\n{line}\n" in unit

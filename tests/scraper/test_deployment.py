@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from guard.scraper.config import KEYS
 from guard.scraper.counters import Counters
 from tests.conftest import need_program
 
@@ -25,6 +26,9 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     complaints = [text for text in done.stderr.splitlines() if "eessi-relay" in text]
     assert (done.returncode, complaints) == (0, [])
     assert len(units) == 2
+    service = (tmp_path / "eessi-relay-scrape.service").read_text()
+    assert "\nStartLimitIntervalSec=0\n" in service.partition("[Service]")[0]
+    assert f"\nStateDirectory={Path(KEYS['spool'][1]).name}\n" in service
 
 
 def test_the_sysctl_file_sets_the_one_value() -> None:
