@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """As sites run Slurm: each step in cgroups, which end it, freeze it, bound its memory. The relay is outside of them.
 
-Needs a kernel with cgroup v1 mounted, which no package brings: for v2 Slurm wants a systemd or a D-Bus.
+Needs cgroup v1 mounted, which no package brings, or a booted system with v2: there Slurm has systemd make its scope.
 """
 
 import os
@@ -20,8 +20,9 @@ from tests.spank.site import Relayed, kinds, output, running
 pytestmark = pytest.mark.xdist_group("spank-slurm")
 
 _ROOT = Path("/sys/fs/cgroup")
+_IS_V2 = (_ROOT / "cgroup.controllers").exists() and os.path.isdir("/run/systemd/system")
 _CGROUP = f"""\
-CgroupPlugin=cgroup/v1
+CgroupPlugin={"cgroup/v2" if _IS_V2 else "cgroup/v1"}
 CgroupMountpoint={_ROOT}
 ConstrainRAMSpace=yes
 AllowedRAMSpace=100
@@ -34,8 +35,9 @@ def constrained(slurm: None) -> "Iterator[Relayed]":
     """A node whose steps are in cgroups of their own."""
     if host.slurm_version() < (22, 5):
         pytest.skip("cgroup/v1 has its name from Slurm 22.05 on")
-    if not all(os.access(_ROOT / name / "tasks", os.W_OK) for name in ("freezer", "memory", "cpuacct")):
-        pytest.skip("this machine has no cgroup v1")
+    is_v1 = all(os.access(_ROOT / name / "tasks", os.W_OK) for name in ("freezer", "memory", "cpuacct"))
+    if not is_v1 and not _IS_V2:
+        pytest.skip("this machine has no cgroup v1, nor v2 with a systemd")
 
     def settings(folder: Path) -> "list[str]":
         (folder / "cgroup.conf").write_text(_CGROUP)
