@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +47,9 @@ struct copier {
 	pthread_cond_t has_news;
 	int wake;
 	uint64_t asked;
-	bool is_finishing, is_over, is_late;
+	bool is_finishing, is_over, is_late, is_told;
+	/* Set by the thread while it is in a system call that ends when a file's server takes what it is given. */
+	atomic_bool is_held;
 };
 
 static int64_t now_ms(void)
@@ -81,10 +84,12 @@ static void close_source(struct copier *copier, struct stream *stream)
 }
 
 /* Nothing comes any more and nothing is left to write: whoever reads the original sees its end. */
-static void close_original(struct stream *stream)
+static void close_original(struct copier *copier, struct stream *stream)
 {
 	if (stream->original >= 0 && stream->is_done && !stream->rest_bytes) {
+		atomic_store(&copier->is_held, true);
 		close(stream->original);
+		atomic_store(&copier->is_held, false);
 		stream->original = -1;
 	}
 }
@@ -104,13 +109,16 @@ static void fail(struct copier *copier, struct stream *stream, int error)
 }
 
 /* How much the original took: all of it, less where it is busy; -1 with errno where it fails. */
-static ssize_t write_original(const struct stream *stream, const uint8_t *bytes, size_t size)
+static ssize_t write_original(struct copier *copier, const struct stream *stream, const uint8_t *bytes, size_t size)
 {
 	size_t written = 0;
 
 	while (written < size) {
-		ssize_t now = write(stream->original, bytes + written, size - written);
+		ssize_t now;
 
+		atomic_store(&copier->is_held, true);
+		now = write(stream->original, bytes + written, size - written);
+		atomic_store(&copier->is_held, false);
 		if (now >= 0)
 			written += (size_t)now;
 		else if (errno == EAGAIN || errno == EWOULDBLOCK)
@@ -123,7 +131,7 @@ static ssize_t write_original(const struct stream *stream, const uint8_t *bytes,
 
 static void write_rest(struct copier *copier, struct stream *stream)
 {
-	ssize_t written = write_original(stream, stream->rest + stream->rest_at, stream->rest_bytes - stream->rest_at);
+	ssize_t written = write_original(copier, stream, stream->rest + stream->rest_at, stream->rest_bytes - stream->rest_at);
 
 	if (written < 0)
 		fail(copier, stream, errno);
@@ -131,7 +139,7 @@ static void write_rest(struct copier *copier, struct stream *stream)
 		stream->rest_at += (size_t)written;
 	if (written < 0 || stream->rest_at == stream->rest_bytes)
 		stream->rest_bytes = 0;
-	close_original(stream);
+	close_original(copier, stream);
 }
 
 /* Copies what one read gives. */
@@ -151,10 +159,10 @@ static void copy(struct copier *copier, struct stream *stream)
 	}
 	if (size <= 0) { /* EIO: how a pty says that its other end is closed */
 		close_source(copier, stream);
-		close_original(stream);
+		close_original(copier, stream);
 		return;
 	}
-	written = write_original(stream, copier->buffer, (size_t)size);
+	written = write_original(copier, stream, copier->buffer, (size_t)size);
 	link_offer(&copier->link, &stream->lane, copier->buffer, (size_t)size, time_ns());
 	if (written < 0) {
 		fail(copier, stream, errno);
@@ -167,7 +175,7 @@ static void copy(struct copier *copier, struct stream *stream)
 		stream->is_asked = false; /* others still write; what the task itself left is through */
 	else if (stream->is_asked)
 		stream->left_bytes -= (size_t)size;
-	close_original(stream);
+	close_original(copier, stream);
 }
 
 /* The original so that a write to it never waits: a pipe or terminal is opened anew, since its flags are shared with
@@ -528,19 +536,39 @@ static void wake(struct copier *copier)
 	(void)!write(copier->wake, &one, sizeof(one));
 }
 
+static struct timespec from_now(int64_t ms)
+{
+	int64_t end_ms = now_ms() + ms;
+
+	return (struct timespec){.tv_sec = end_ms / 1000, .tv_nsec = end_ms % 1000 * 1000000};
+}
+
+/* Waits for news, under the lock; false when there was none in time. In time is whatever a hung server takes: the task
+ * itself would be held as long, and what it left in its pipe would be lost. */
+static bool await(struct copier *copier, struct timespec *end, int64_t most_ms)
+{
+	while (pthread_cond_timedwait(&copier->has_news, &copier->lock, end) == ETIMEDOUT) {
+		if (!atomic_load(&copier->is_held))
+			return false;
+		if (!copier->is_told)
+			copier->log("relay: a file of the step takes nothing, the step waits for it as its task would");
+		copier->is_told = true;
+		*end = from_now(most_ms);
+	}
+	return true;
+}
+
 /* Asks the thread to drain and waits for it. After the first wait that was too long no other is made. */
 static void drain(struct copier *copier, uint32_t task)
 {
-	struct timespec end;
+	struct timespec end = from_now(ORIGINAL_MOST_MS);
 
-	clock_gettime(CLOCK_MONOTONIC, &end);
-	end.tv_sec += ORIGINAL_MOST_MS / 1000;
 	pthread_mutex_lock(&copier->lock);
 	if (!copier->is_late) {
 		copier->asked = (uint64_t)task + 1;
 		wake(copier);
 		while (copier->asked && !copier->is_late)
-			copier->is_late = pthread_cond_timedwait(&copier->has_news, &copier->lock, &end) == ETIMEDOUT;
+			copier->is_late = !await(copier, &end, ORIGINAL_MOST_MS);
 	}
 	pthread_mutex_unlock(&copier->lock);
 }
@@ -555,16 +583,15 @@ void copier_finish(struct copier *copier)
 	struct timespec end;
 
 	drain(copier, EVERY_TASK);
-	clock_gettime(CLOCK_MONOTONIC, &end);
-	end.tv_sec += TAP_END_MS / 1000 + 1;
+	end = from_now(TAP_END_MS + 1000);
 	pthread_mutex_lock(&copier->lock);
 	copier->is_finishing = true;
 	copier->asked = 0;
 	wake(copier);
-	while (!copier->is_over && pthread_cond_timedwait(&copier->has_news, &copier->lock, &end) != ETIMEDOUT)
+	while (!copier->is_over && await(copier, &end, TAP_END_MS + 1000))
 		;
 	if (!copier->is_over) {
-		/* It sits in a write to a disk that hangs. It ends with slurmstepd, which ends without it: this
+		/* Nothing lets it run, or it sits in a call that never should take long. It ends with slurmstepd, which ends without it: this
 		 * file is linked to stay in memory (-z nodelete). */
 		pthread_mutex_unlock(&copier->lock);
 		pthread_detach(copier->thread);

@@ -41,7 +41,8 @@
 #define HANDOVER_MS 500
 /* What a step waits, once, for a srun that does not take what a task left. */
 #define SRUN_MS 250
-/* What a step's end waits for the original destination: slurmstepd's own limit, mgr.c _wait_for_io(). */
+/* What a step's end waits for the original destination: slurmstepd's own limit, mgr.c _wait_for_io(). Not where a
+ * server hangs below a file: that is waited for as long as the task itself would be held by it. */
 #define ORIGINAL_MOST_MS 300000
 /* Tasks of a step on one node that can be relayed: half of the streams that a worker takes. */
 #define TASKS_MOST_COUNT 2048

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, need
+from tests.conftest import ROOT, need, need_program
 from tests.relay.rig import JOB_ID, Rig, eventually
 from tests.spank.site import output
 from tests.spank.standin import standin
@@ -52,12 +52,12 @@ def rig() -> "Iterator[Rig]":
     made.close()
 
 
-def _built(tmp_path: Path, flags: "list[str]") -> Path:
+def _built(tmp_path: Path, flags: "list[str]", source: Path = _SOURCE) -> Path:
     step = tmp_path / "step"
-    sources = [_SOURCE / name for name in ("frames.c", "link.c", "handover.c", "copier.c")]
+    sources = [source / name for name in ("frames.c", "link.c", "handover.c", "copier.c")]
     warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-tsan"]
     subprocess.run(
-        ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", f"-I{_SOURCE}", *warnings, *flags]
+        ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", f"-I{source}", *warnings, *flags]
         + ["-o", step, ROOT / "tests" / "spank" / "step.c", *sources],
         check=True,
     )
@@ -184,3 +184,22 @@ def test_numbers_that_both_sides_have_are_the_same() -> None:
     shared = {name: int(value) for name, value in ours.items() if name in theirs}
     assert len(shared) == 15
     assert shared == {name: theirs[name] for name in shared}
+
+
+def test_a_file_whose_server_hangs_is_waited_for_past_the_limit_as_its_task_would(tmp_path: Path) -> None:
+    strace = need_program("strace")
+    source = tmp_path / "source"
+    shutil.copytree(_SOURCE, source)
+    limits = (source / "limits.h").read_text()
+    assert "ORIGINAL_MOST_MS 300000\n" in limits
+    (source / "limits.h").write_text(limits.replace("ORIGINAL_MOST_MS 300000", "ORIGINAL_MOST_MS 2000"))
+    step, written = _built(tmp_path, [], source), _lines(60_000)  # it all fits into the pipe
+    (tmp_path / "written").write_bytes(written)
+    call = [strace, "-f", "-qq", "-o", "/dev/null", "-P", str(tmp_path / "f.0")]
+    call += ["-e", "inject=write:delay_enter=6000000:when=1", str(step), str(tmp_path / "control.sock"), "1", "1"]
+    with standin(tmp_path / "control.sock", lambda _: 0.0) as relay:
+        command = [*call, str(tmp_path), "sh", "-c", 'cat "$0"', str(tmp_path / "written"), "number"]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert (ran.returncode, ran.stdout) == (0, f"0 {len(written)}\n")
+        assert relay.data() == written
+    assert ran.stderr == "log: relay: a file of the step takes nothing, the step waits for it as its task would\n"
