@@ -117,7 +117,7 @@ class Intake:
         records = self._step.close(tap.keys, time.time_ns())
         self._push(records, tap, held_bytes - self._step.held_bytes)
         del self.taps[tap.socket.fileno()]
-        self._tally.give_slot(tap.slot)
+        self._tally.give_slot(tap.slot, self.ring.pushed_count)
         tap.socket.close()
 
     def step_aside(self) -> None:

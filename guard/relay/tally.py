@@ -24,7 +24,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_WINDOW_AT = TALLY_SLOTS_AT + SLOT.size * TAPS_MOST_COUNT
+# The slot of commits that are no tap's, behind those that are.
+_NO_SLOT = TAPS_MOST_COUNT
+_WINDOW_AT = TALLY_SLOTS_AT + SLOT.size * (_NO_SLOT + 1)
 _SIZE_BYTES = _WINDOW_AT + datagrams.PLACE_BYTES
 _SUFFIX = ".tally"
 
@@ -44,7 +46,8 @@ class Tally:
         self.dropped_count = self.pushed_count - sent_count
         # The one that was given back last is taken last: a tap may yet read there what became of its bytes.
         self._free = deque(range(TAPS_MOST_COUNT))
-        self._half = self._slot = self._slot_bytes = 0
+        self._half = self._slot_bytes = 0
+        self._slot = _NO_SLOT
         self.window = datagrams.Window(self._memory, _WINDOW_AT, sent_count)
         self.commit(self.pushed_count)
         try:
@@ -85,8 +88,14 @@ class Tally:
         self.commit(pushed_count, slot)
         return slot
 
-    def give_slot(self, slot: int) -> None:
-        """The tap is gone."""
+    def give_slot(self, slot: int, pushed_count: int) -> None:
+        """The tap is to be let go; what it reads here from now on nobody writes, until the slot is taken again.
+
+        It may read while others' commits are made, and a CPU need not show those in the order in which they are
+        written (aarch64): so neither commit is its own any more.
+        """
+        for _ in range(2):
+            self.commit(pushed_count, _NO_SLOT)
         self._free.append(slot)
 
     def step_aside(self) -> None:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -118,12 +119,33 @@ def test_a_commit_that_is_not_whole_does_not_count(tmp_path: Path) -> None:
         assert [taken_bytes(file.fileno(), slot) for slot in (first, second)] == [100, 60]
 
 
+def test_a_tap_that_a_living_worker_lets_go_reads_what_no_commit_of_another_can_change(tmp_path: Path) -> None:
+    """Whichever commit it sees as the one that counts, and whatever of that: CPUs show writes in an order of theirs."""
+    path = tmp_path / "0.tally"
+    made = Tally(str(path))
+    gone, other = made.take_slot(0), made.take_slot(0)
+    made.commit(1, gone, 100)
+    made.commit(2, gone, 150)
+    made.give_slot(gone, 2)
+    seen = [path.read_bytes()]
+    for pushed_count in (3, 4):
+        made.commit(pushed_count, other, 1000 + pushed_count)
+        seen.append(path.read_bytes())
+    mixed = tmp_path / "mixed"
+    for half, origins in product((b"\0", b"\1"), product(seen, repeat=6)):
+        words = [data[limits.TALLY_COMMITS_AT + 8 * word :][:8] for word, data in enumerate(origins)]
+        slots = seen[0][limits.TALLY_SLOTS_AT : limits.TALLY_SLOTS_AT + 8 * (gone + 1)]
+        mixed.write_bytes(half.ljust(limits.TALLY_COMMITS_AT) + b"".join(words) + slots)
+        with open(mixed, "rb") as file:
+            assert taken_bytes(file.fileno(), gone) == 150
+
+
 def test_a_slot_is_taken_again_as_late_as_can_be_and_begins_at_nothing(tmp_path: Path) -> None:
     made = Tally(str(tmp_path / "0.tally"))
     assert made.fd is not None
     slot = made.take_slot(0)
     made.commit(1, slot, 50)
-    made.give_slot(slot)
+    made.give_slot(slot, 1)
     for _ in range(limits.TAPS_MOST_COUNT - 1):
         assert made.take_slot(1) != slot
     assert taken_bytes(made.fd, slot) == 50
@@ -166,6 +188,7 @@ def test_where_there_is_no_room_for_the_file_the_worker_works_without(tmp_path: 
     need("root", os.geteuid() == 0)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "none", str(tmp_path)], check=True)
     try:
+        (tmp_path / "full").write_bytes(bytes(16 << 10))  # a page at least is there, and that may be one of 64 KiB
         made = Tally(str(tmp_path / "0.tally"))
         made.commit(3, made.take_slot(0), 5)
         assert made.fd is None and made.window.sent_count == 0
