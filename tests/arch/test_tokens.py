@@ -157,7 +157,7 @@ def test_no_token_is_left_out() -> None:
 def test_a_sick_mount_under_the_walk(pyz: Path, tree: Tree, moved: Environ, mode: str, number: str) -> None:
     strace = need_program("strace")
     path = tree.software(ZEN2) / "software"
-    inject = f"inject=stat,newfstatat,statx:error={number}"
+    inject = f"inject=?stat,newfstatat,statx:error={number}"
     call = [strace, "-f", "-qq", "-o", "/dev/null", "-e", inject, "-P", str(path), str(pyz)]
     done = subprocess.run([*call, *(["--shell"] if mode == "shell" else [])], env=moved, capture_output=True)
     assert_failed(mode, moved, done, "no-software-dir")
@@ -218,7 +218,7 @@ def processes_with(text: str) -> "list[str]":
 def test_a_mount_that_hangs_under_the_walk_ends_at_the_deadline(pyz: Path, tree: Tree, moved: Environ) -> None:
     strace = need_program("strace")
     # Not for ever: strace itself waits until its delay is over, also when what it delays has been killed.
-    inject = "inject=stat,newfstatat,statx:delay_enter=6000000"
+    inject = "inject=?stat,newfstatat,statx:delay_enter=6000000"
     call = [strace, "-f", "-qq", "-o", "/dev/null", "-e", inject, "-P", str(tree.software(ZEN2) / "software")]
     done = subprocess.run([*call, str(pyz), "--timeout", "2"], env=moved, stdout=subprocess.PIPE, timeout=120)
     assert_failed("prolog", moved, subprocess.CompletedProcess(call, done.returncode, done.stdout, b""), "timeout")

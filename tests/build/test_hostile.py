@@ -401,7 +401,7 @@ def traced(call: "list[str]", environ: Environ, folder: Path) -> "list[str]":
             "-o",
             str(out),
             "-e",
-            "trace=execve,openat,open,clone,clone3,fork,vfork",
+            "trace=execve,openat,?open,clone,clone3,?fork,?vfork",
             "-s",
             "300",
             *call,
