@@ -29,6 +29,12 @@ MACHINES = {
     SKYLAKE: f"vendor_id : GenuineIntel\nflags : avx2 fma {AVX512}\n",
     SAPPHIRE: f"vendor_id : GenuineIntel\nflags : avx2 fma {AVX512} avx512_bf16 amx_tile\n",
 }
+# Machines of aarch64 that EESSI has recorded for its own tests: target -> /proc/cpuinfo.
+RECORDED = Path(SCRIPTS) / "tests" / "archdetect"
+ARM = {
+    str(path.parent.relative_to(RECORDED)): path.read_text()
+    for path in (sorted(RECORDED.glob("aarch64/**/*.cpuinfo")) if SCRIPTS else ())
+}
 
 pytestmark = pytest.mark.skipif(not SCRIPTS, reason="EESSI_SCRIPTS does not name a checkout of software-layer-scripts")
 
@@ -37,7 +43,7 @@ class RealTree(Tree):
     """The tree at EESSI's own path with EESSI's own init folder."""
 
     def __init__(self) -> None:
-        super().__init__(ROOT, MACHINES)
+        super().__init__(ROOT, [*MACHINES, *ARM])
         init = Path(SCRIPTS) / "init"
         for name in (
             "eessi_archdetect.sh",
@@ -50,7 +56,7 @@ class RealTree(Tree):
 
     def node(self, cpu: str, accel: "str | None" = None) -> None:
         super().node(GENERIC, accel)
-        self.cpuinfo.write_text(MACHINES[cpu])
+        self.cpuinfo.write_text({**MACHINES, **ARM}[cpu])
 
 
 @pytest.fixture
@@ -65,6 +71,7 @@ def real() -> Iterator[RealTree]:
 
 
 MOVES = [(ZEN4, SAPPHIRE), (SAPPHIRE, SKYLAKE), (ZEN4, ZEN2), (ZEN4, GENERIC), (GENERIC, ZEN4)]
+ARM_MOVES = list(zip(ARM, [*list(ARM)[1:], *list(ARM)[:1]]))
 
 
 @pytest.mark.parametrize(("login", "node"), MOVES)
@@ -76,6 +83,16 @@ def test_an_environment_moves(pyz: Path, real: RealTree, login: str, node: str) 
     real.node(node)
     task = assert_reloaded(pyz, real, environ, f"{login}->{node}".encode())
     assert not any(f"/{login}/".encode() in value for name, value in task.items() if b"GUARD" not in name)
+
+
+@pytest.mark.parametrize(("login", "node"), ARM_MOVES)
+def test_an_environment_moves_between_machines_of_aarch64(pyz: Path, real: RealTree, login: str, node: str) -> None:
+    real.node(login)
+    environ = real.login(extra={b"EESSI_MACHINE_TYPE": b"aarch64"})
+    assert environ[b"EESSI_SOFTWARE_SUBDIR"] == login.encode()
+    assert prolog(pyz, environ).stdout == b""
+    real.node(node)
+    assert_reloaded(pyz, real, environ, f"{login}->{node}".encode())
 
 
 def test_accelerators_come_and_go(pyz: Path, real: RealTree) -> None:
