@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from guard.arch import cache
 from guard.base import files
@@ -16,6 +17,12 @@ from tests.eessi.tree import Tree, lmod_init
 
 # A fake file system (pyfakefs) stands behind os; these take the same functions from posix, where os has them from.
 files.os = cache.os = os  # type: ignore[attr-defined]
+
+# How long an example takes tells of the machine only; the rest is hypothesis's own profile, which CI has another of.
+settings.register_profile(
+    "any machine", parent=settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 # Who starts the tests in the background, or by nohup, ignores these for all that comes after.
 for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):

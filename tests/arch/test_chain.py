@@ -59,7 +59,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=CASES, deadline=None)
+@settings(max_examples=CASES)
 @given(st.lists(PIECES, max_size=14).map(b"".join), st.sampled_from([WHOLE, FGETS]))
 def test_what_is_applied_is_what_the_model_of_slurm_applies(output: bytes, generation: str) -> None:
     line_max = None if generation == WHOLE else 4094

@@ -154,7 +154,7 @@ VALUES = st.one_of(
 ENVIRONS = st.dictionaries(NAMES, VALUES, max_size=6)
 
 
-@settings(max_examples=CASES, deadline=None)
+@settings(max_examples=CASES)
 @given(ENVIRONS, ENVIRONS, st.sampled_from([FGETS, WHOLE]), st.binary(max_size=20))
 def test_slurm_ends_up_with_the_after_environment_or_the_guard_refuses(
     before: "dict[bytes, bytes]", after: "dict[bytes, bytes]", generation: str, message: bytes
@@ -180,7 +180,7 @@ def test_slurm_ends_up_with_the_after_environment_or_the_guard_refuses(
     assert got.keys() <= {*before, *after}
 
 
-@settings(max_examples=min(CASES, 300), deadline=None)
+@settings(max_examples=min(CASES, 300))
 @given(st.dictionaries(st.sampled_from([b"A", b"B", b"C"]), VALUES.filter(lambda value: len(value) < 99), max_size=3))
 def test_a_real_sh_ends_up_with_the_values(values: "dict[bytes, bytes]") -> None:
     text = emit.render([*sorted(values.items()), (b"GONE", None)], SHELL)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guard.scraper import config, drops, losses, receive, receiver, rejoin, spool
@@ -92,7 +92,7 @@ def test_counters_go_on_where_the_process_before_stopped(tmp_path: Path) -> None
     assert bench.counters.get("joined_lines_total", "line") == 5
 
 
-@settings(max_examples=CASES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=CASES)
 @given(
     st.lists(st.one_of(RECORDS.map(lambda some: [*map(records.raw, some)]), JUNK.map(lambda raw: [raw])), max_size=12)
 )

@@ -224,7 +224,7 @@ RECORDS = st.lists(
 )
 
 
-@settings(max_examples=int(os.environ.get("FUZZ_CASES", "400")), deadline=None)
+@settings(max_examples=int(os.environ.get("FUZZ_CASES", "400")))
 @given(RECORDS, st.booleans(), st.integers(1, 400), st.integers(250, 2000), st.integers(1, 4))
 def test_no_order_of_records_loses_or_doubles_a_byte_of_any_stream(
     what: "list[dict[str, Any]]",
