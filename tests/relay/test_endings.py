@@ -51,12 +51,15 @@ def test_job_end_comes_after_what_a_worker_sends_that_nobody_finds_any_more(node
     assert node.kinds() == ["job_start", "step_start", *["log"] * 2000, "step_end", "job_end"]
 
 
-def test_job_end_does_not_wait_for_ever_for_a_worker_that_hangs(node: Rig) -> None:
-    Wire(node)
-    (worker,) = node.workers()
+def test_job_end_does_not_wait_for_ever_for_a_worker_that_hangs(rig: Rig) -> None:
+    rig.numbers = {}
+    rig.start()
+    rig.event("job_start")
+    Wire(rig)
+    (worker,) = rig.workers()
     os.kill(worker, signal.SIGSTOP)
-    assert node.event("job_end") == 0
-    eventually(lambda: "job_end" in node.kinds())
+    assert rig.event("job_end") == 0
+    eventually(lambda: "job_end" in rig.kinds())
 
 
 def test_a_daemon_killed_between_a_jobs_end_and_its_record_is_followed_by_one_that_sends_it(node: Rig) -> None:

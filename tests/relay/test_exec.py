@@ -16,7 +16,7 @@ import pytest
 from guard.relay import copier, frames
 from guard.relay.signals import is_forwarded
 from tests.conftest import need_program
-from tests.relay.rig import JOB_ID, LONG_S, Rig, eventually
+from tests.relay.rig import JOB_ID, LONG_S, Rig, Wire, eventually
 
 
 def test_output_of_both_streams_arrives_where_it_went_and_as_records(node: Rig) -> None:
@@ -169,14 +169,19 @@ def test_a_reader_that_goes_ends_the_command_by_sigpipe(node: Rig) -> None:
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_full_disk_ends_that_stream_is_logged_and_the_other_goes_on(node: Rig, stream: str) -> None:
     first, other = (">&1", ">&2") if stream == "stdout" else (">&2", ">&1")
-    script = f"trap '' PIPE; echo lost {first}; sleep 0.3; echo x {first} 2>/dev/null || echo epipe {other}; exit 4"
+    again = f"echo x {first} 2>/dev/null || echo epipe {other}"
+    script = f"trap '' PIPE; echo lost {first}; until [ -e $GO ]; do sleep 0.05; done; {again}; exit 4"
+    go = node.base / "go"
     with open("/dev/full", "wb") as full:
         options: "dict[str, Any]" = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: full}
-        done = node.exec("--", "sh", "-c", script, **options)
-    assert done.returncode == 4
-    assert b"epipe\n" in ((done.stderr if stream == "stdout" else done.stdout) or b"")
+        running = subprocess.Popen(node.exec_command("--", "sh", "-c", script), env=node.environ(GO=str(go)), **options)
+    said = f"task 0 {stream}: cannot write its destination: No space left on device"
+    eventually(lambda: said in node.log())
+    go.touch()
+    out, err = running.communicate(timeout=LONG_S)
+    assert running.returncode == 4
+    assert b"epipe\n" in (err if stream == "stdout" else out)
     node.ended()
-    assert f"task 0 {stream}: cannot write its destination: No space left on device" in node.log()
     assert node.output(stream) == "lost\n"
 
 
@@ -184,22 +189,28 @@ def test_a_full_disk_ends_that_stream_is_logged_and_the_other_goes_on(node: Rig,
 def test_a_destination_that_fails_ends_that_stream_is_logged_and_the_other_goes_on(node: Rig, stream: str) -> None:
     """EIO, as of a broken disk: strace fails the third and all later writes to the file."""
     first, other = (">&1", ">&2") if stream == "stdout" else (">&2", ">&1")
+    path, go = node.base / "out", node.base / "go"
+    # Each line is written before the next one, and that the third was not is known before the fourth.
     script = (
-        f"trap '' PIPE; for i in 1 2 3 4; do echo $i {first} 2>/dev/null || echo epipe {other}; sleep 0.3; done; exit 4"
+        f"trap '' PIPE; for i in 1 2 3 4; do echo $i {first} 2>/dev/null || echo epipe {other};"
+        " until [ $(wc -l <$OUT) = $i ] || [ $i -gt 2 ]; do sleep 0.05; done;"
+        " until [ -e $GO ] || [ $i != 3 ]; do sleep 0.05; done; done; exit 4"
     )
-    path = node.base / "out"
     strace = [need_program("strace"), "-f", "-qq", "-o", "/dev/null", "-e", "inject=write:error=EIO:when=3+"]
     with open(path, "wb") as file:
         options: "dict[str, Any]" = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: file}
-        done = subprocess.run(
+        running = subprocess.Popen(
             [*strace, "-P", str(path), *node.exec_command("--", "sh", "-c", script)],
-            env=node.environ(), timeout=LONG_S, **options,
+            env=node.environ(OUT=str(path), GO=str(go)), **options,
         )  # fmt: skip
-    assert done.returncode == 4
+    said = f"task 0 {stream}: cannot write its destination: Input/output error"
+    eventually(lambda: said in node.log())
+    go.touch()
+    out, err = running.communicate(timeout=LONG_S)
+    assert running.returncode == 4
     assert path.read_text() == "1\n2\n"
-    assert ((done.stderr if stream == "stdout" else done.stdout) or b"").strip() == b"epipe"
+    assert (err if stream == "stdout" else out).strip() == b"epipe"
     node.ended()
-    assert f"task 0 {stream}: cannot write its destination: Input/output error" in node.log()
     assert node.output(stream) == "1\n2\n3\n"
     assert node.output("stderr" if stream == "stdout" else "stdout") == "epipe\n"
 
@@ -234,11 +245,13 @@ def test_a_background_child_that_outlives_the_command_goes_on_writing(node: Rig)
             "--",
             "sh",
             "-c",
-            "(sleep 1; echo late; sleep 0.3; echo later) & echo now; exit 5",
+            "(until [ -e $GO ]; do sleep 0.05; done; echo late; sleep 0.3; echo later) & echo now; exit 5",
             stdout=file,
             stderr=subprocess.DEVNULL,  # a pipe would be held by what was left behind, as without a relay
+            env=node.environ(GO=str(node.base / "go")),
         )
     assert (done.returncode, out.read_text()) == (5, "now\n")
+    (node.base / "go").touch()
     eventually(lambda: out.read_text() == "now\nlate\nlater\n")
     eventually(lambda: "later" in node.output())
     node.ended()
@@ -259,8 +272,6 @@ def test_a_million_lines_are_the_same_in_the_file_and_in_the_records(rig: Rig) -
         done = rig.exec("--", sys.executable, "-c", script, stdout=file)
     assert done.returncode == 0
     assert hashlib.md5(out.read_bytes()).hexdigest() == expected.hexdigest()
-    # What is in the ring at the job's end has five seconds; here all of it is wanted, however slow the machine.
-    eventually(lambda: text % 999_999 in rig.records_path.read_bytes()[-4096:].decode(), 120)
     rig.ended()
     rejoined = hashlib.md5()
     count = 0
@@ -351,6 +362,7 @@ def test_a_connection_that_is_closed_without_an_answer_is_made_once_more(rig: Ri
 
 def test_with_a_stopped_daemon_it_becomes_the_command_after_half_a_second(node: Rig) -> None:
     assert node.node
+    node.numbers = {}
     node.node.send_signal(signal.SIGSTOP)
     start_s = time.monotonic()
     works(node)
@@ -383,7 +395,7 @@ class Writer:
     def finish(self) -> int:
         """How many lines it wrote; all of them are in its file."""
         self._finish.touch()
-        assert self._running.wait(2 * LONG_S) == 0
+        assert self._running.wait(LONG_S) == 0
         count = int(self._count.read_text())
         assert [int(line[:6]) for line in self.out.read_bytes().split(b"\n")[:-1]] == list(range(count))
         return count
@@ -423,6 +435,7 @@ def test_a_killed_daemon_is_not_noticed_and_the_next_one_finds_job_and_worker(no
 
 
 def test_a_stopped_worker_costs_its_two_seconds_and_the_job_goes_on(node: Rig) -> None:
+    del node.numbers["TAP_HUNG_TOTAL_MS"]
     writer = Writer(node)
     (worker,) = node.workers()
     os.kill(worker, signal.SIGSTOP)
@@ -481,6 +494,7 @@ def built(pyz: Path, node: Rig, *arguments: str) -> "list[str]":
 
 
 def test_the_built_program_passes_status_death_signals_and_stdin_on(pyz: Path, node: Rig) -> None:
+    held = Wire(node)  # while its worker is there, the daemon answers within the half second of a real limit
     for script, status in (
         ("exit 0", 0), ("exit 126", 126), ("exit 127", 127), ("exit 138", 138), ("exit 255", 255),
         ("kill -KILL $$", -signal.SIGKILL), ("kill -USR1 $$", -signal.SIGUSR1), ("kill -SEGV $$", -signal.SIGSEGV),
@@ -497,6 +511,7 @@ def test_the_built_program_passes_status_death_signals_and_stdin_on(pyz: Path, n
     assert running.stdout and running.stdout.readline() == b"ready\n"
     running.terminate()
     assert (running.communicate(timeout=LONG_S)[0], running.returncode) == (b"got\n", 9)
+    held.bye()
     node.ended()
     assert node.output(step_id="0") == "typed\n" * 8 + "ready\ngot\n"
 

@@ -16,7 +16,7 @@ import pytest
 from guard.relay import frames
 from guard.relay.frames import Frame
 from tests.conftest import ROOT, need
-from tests.relay.rig import JOB_ID, LONG_S, PROGRAM, Rig, Wire, command, eventually
+from tests.relay.rig import JOB_ID, LONG_S, Rig, Wire, command, eventually, program
 
 NOBODY = 65534
 AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", "--clear-groups"]
@@ -41,7 +41,7 @@ def as_nobody(rig: Rig, *arguments: str, job_id: int = JOB_ID) -> "subprocess.Co
     if not copy.exists():
         shutil.copytree(ROOT / "guard", copy / "guard", ignore=shutil.ignore_patterns("__pycache__"))
         rig.base.chmod(0o755)
-    argv = [*AS_NOBODY, "/usr/bin/python3", "-I", "-S", "-c", PROGRAM, str(copy), *arguments]
+    argv = [*AS_NOBODY, "/usr/bin/python3", "-I", "-S", "-c", program(rig.numbers), str(copy), *arguments]
     environ = {**rig.environ(), "SLURM_JOB_ID": str(job_id), "SLURM_JOB_UID": str(NOBODY)}
     return subprocess.run(argv, env=environ, capture_output=True, timeout=LONG_S)
 
@@ -313,11 +313,10 @@ def test_systemd_hears_ready_watchdog_and_stopping(rig: Rig) -> None:
             )  # fmt: skip
         assert systemd.recv(99) == b"READY=1"
         assert systemd.recv(99) == b"WATCHDOG=1"
-        rig.stop_node()
-        words = set()
-        while b"STOPPING=1" not in words:
-            words.add(systemd.recv(99))
-        assert rig.node.returncode == 0
+        rig.node.terminate()
+        while systemd.recv(99) != b"STOPPING=1":
+            pass
+        assert rig.node.wait(LONG_S) == 0
 
 
 def test_the_unit_starts_what_it_should() -> None:

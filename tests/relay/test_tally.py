@@ -80,7 +80,10 @@ def test_what_a_worker_sent_that_was_killed_is_known_to_the_datagram(tmp_path: P
         worker = _begin(path, ours, how)
         assert tally.are_living(str(tmp_path))
         assert list(tally.of_dead(str(tmp_path))) == []
-        end_s = time.monotonic() + draw.uniform(0.01, 0.06)
+        before_count = received_count
+        while received_count == before_count:
+            received_count += _read(theirs)
+        end_s = time.monotonic() + draw.uniform(0.0, 0.05)
         while time.monotonic() < end_s:
             received_count += _read(theirs)
         worker.send_signal(signal.SIGKILL)

@@ -19,20 +19,25 @@ from tests.conftest import need
 from tests.relay.rig import LONG_S, Rig, eventually
 
 
-class Screen:
-    """A terminal with a program in its foreground, in a session of its own."""
+def _resize(fd: int, rows: int, columns: int) -> None:
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
-    def __init__(self, command: "list[str]", environ: "dict[str, str]") -> None:
+
+class Screen:
+    """A terminal with a program in its foreground, in a session of its own. size: its rows and columns."""
+
+    def __init__(self, command: "list[str]", environ: "dict[str, str]", size: "tuple[int, int]" = (24, 80)) -> None:
         self.seen = b""
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             try:
+                _resize(0, *size)
                 os.execvpe(command[0], command, environ)
             finally:
                 os._exit(127)
 
     def resize(self, rows: int, columns: int) -> None:
-        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        _resize(self.fd, rows, columns)
 
     def type(self, text: str) -> None:
         os.write(self.fd, text.encode())
@@ -92,10 +97,9 @@ def on_screen(node: Rig, screens: "list[Screen]", *command: str, **more: str) ->
 def test_the_command_has_a_terminal_of_the_same_size_and_is_relayed_as_stdout(
     node: Rig, screens: "list[Screen]"
 ) -> None:
-    screen = on_screen(
-        node, screens, "sh", "-c", "read x; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && stty size; echo $x >&2; exit 6"
-    )
-    screen.resize(33, 111)
+    script = "read x; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && stty size; echo $x >&2; exit 6"
+    screen = Screen(node.exec_command("--", "sh", "-c", script), node.environ(LC_ALL="C"), (33, 111))
+    screens.append(screen)
     screen.type("typed\n")
     screen.expect("33 111\r\n")
     assert screen.status() == 6
@@ -181,11 +185,14 @@ def test_a_stopped_and_continued_pipeline_goes_on(node: Rig, screens: "list[Scre
     screen = Screen(["bash", "--norc", "--noprofile", "-i"], node.environ(PS1="$ "))
     screens.append(screen)
     screen.expect("$ ")
-    words = shlex.join(node.exec_command("--", "sh", "-c", "echo a; sleep 1; echo b"))
+    go = node.base / "go"
+    script = f"echo a; until [ -e {go} ]; do sleep 0.05; done; echo b"
+    words = shlex.join(node.exec_command("--", "sh", "-c", script))
     screen.type(f"{words} > {out}\n")
     eventually(lambda: out.exists() and out.read_text() == "a\n")
     screen.type("\x1a")
     screen.expect("Stopped")
+    go.touch()
     screen.type("fg\n")
     eventually(lambda: out.read_text() == "a\nb\n")
     screen.type("echo rc-$?\n")
@@ -194,7 +201,8 @@ def test_a_stopped_and_continued_pipeline_goes_on(node: Rig, screens: "list[Scre
 
 def test_control_c_ends_a_command_whose_stdout_is_a_file_by_one_sigint(node: Rig, screens: "list[Screen]") -> None:
     out = node.base / "out"
-    script = "trap 'echo INT' INT; echo go; sleep 1; sleep 1; echo end"
+    end = node.base / "end"
+    script = f"trap 'echo INT' INT; echo go; until [ -e {end} ]; do sleep 1; done; echo end"
     screen = Screen(["bash", "--norc", "--noprofile", "-i"], node.environ(PS1="$ "))
     screens.append(screen)
     screen.expect("$ ")
@@ -203,6 +211,8 @@ def test_control_c_ends_a_command_whose_stdout_is_a_file_by_one_sigint(node: Rig
     screen.type(f"{words} > {out}\n")
     eventually(lambda: out.exists() and out.read_text() == "go\n")
     screen.type("\x03")
+    eventually(lambda: out.read_text().endswith("INT\n"))
+    end.touch()
     eventually(lambda: out.read_text().endswith("end\n"))
     assert out.read_text() == "go\nINT\nend\n"
 
