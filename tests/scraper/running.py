@@ -2,6 +2,7 @@
 """A running scraper, as a site would start it, and a strict producer of the seed's records."""
 
 import collections
+import contextlib
 import json
 import os
 import signal
@@ -29,7 +30,7 @@ sys.exit(main.main(sys.argv[1:], environ))
 """
 
 
-def until(is_so: "Callable[[], object]", seconds: float = 30.0) -> None:
+def until(is_so: "Callable[[], object]", seconds: float = 120.0) -> None:
     """Waits for what another process does."""
     deadline_s = time.monotonic() + seconds
     while not is_so() and time.monotonic() < deadline_s:
@@ -83,14 +84,30 @@ class Scraper:
             os.killpg(self.process.pid, number)
         else:
             self.process.send_signal(number)
-        self.said += self.process.communicate(timeout=60)[1]
+        self.said += self.process.communicate(timeout=120)[1]
         return self.process.returncode
+
+    def hear(self, text: str, count: int) -> None:
+        """Waits until it has said text so often."""
+        assert self.process and self.process.stderr
+        # Not through the buffer of stderr, which communicate() knows nothing of.
+        while self.said.count(text) < count and (piece := os.read(self.process.stderr.fileno(), 65536)):
+            self.said += piece.decode()
+        assert self.said.count(text) == count, self.said
 
     def pids(self) -> "list[int]":
         """The processes that it has started."""
         assert self.process
         path = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
         return [int(pid) for pid in Path(path).read_text().split()]
+
+    def opened(self, pid: int) -> "list[str]":
+        """What one of them has open."""
+        found = []
+        for fd in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                found.append(os.readlink(fd))
+        return found
 
     def lines(self) -> "list[dict[str, Any]]":
         """All that it has written, oldest first."""

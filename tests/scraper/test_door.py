@@ -18,7 +18,7 @@ from guard.base import message
 from tests.scraper import records
 from tests.scraper.running import until
 
-LONG_S = 60
+LONG_S = 120
 SAID = message.reloaded(7, "node1", "x86_64/amd/zen3->x86_64/amd/zen4")
 
 

@@ -59,7 +59,7 @@ def stop_settled(scraper: Scraper) -> None:
         reader.close()
         return piece is None
 
-    until(is_read, 120)
+    until(is_read)
     assert scraper.stop() == 0
 
 

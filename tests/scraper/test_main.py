@@ -104,7 +104,7 @@ def test_no_process_outlives_a_killed_parent_and_the_next_scraper_takes_over(scr
     children = scraper.pids()
     assert scraper.process
     scraper.process.kill()
-    scraper.said += scraper.process.communicate(timeout=60)[1]
+    scraper.said += scraper.process.communicate(timeout=120)[1]
     until(lambda: not any(Path(f"/proc/{pid}/fd").exists() for pid in children))
     scraper.start()
     send(scraper.socket, records.log("a\n"))
@@ -133,21 +133,12 @@ def test_sighup_makes_files_open_anew_and_sigusr1_shows_the_counters(scraper: Sc
     send(scraper.socket, records.log("a\n"))
     until(lambda: len(scraper.lines()) == 1)
     sink = scraper.pids()[1]
-    opened = [os.readlink(f"/proc/{sink}/fd/{fd}") for fd in os.listdir(f"/proc/{sink}/fd")]
-    assert any(path.endswith("2026-08-06.ndjson") for path in opened)
+    assert any(path.endswith("2026-08-06.ndjson") for path in scraper.opened(sink))
     assert scraper.process
     scraper.process.send_signal(signal.SIGHUP)
-    until(
-        lambda: (
-            not any(
-                os.readlink(f"/proc/{sink}/fd/{fd}").endswith("2026-08-06.ndjson")
-                for fd in os.listdir(f"/proc/{sink}/fd")
-                if os.path.lexists(f"/proc/{sink}/fd/{fd}")
-            )
-        )
-    )
+    until(lambda: not any(path.endswith("2026-08-06.ndjson") for path in scraper.opened(sink)))
     scraper.process.send_signal(signal.SIGUSR1)
-    time.sleep(0.3)
+    scraper.hear("received_records_total", 1)
     assert scraper.stop() == 0
     assert scraper.said.count("received_records_total") == 2
 
@@ -202,7 +193,7 @@ def test_a_drop_report_in_slurmds_log_becomes_a_line_and_marks_the_step(tmp_path
     scraper.arguments += ["--config", str(tmp_path / "scrape.toml")]
     scraper.start()
     send(scraper.socket, records.log("lost something", partial=True))
-    until(lambda: scraper.metrics.exists() and scraper.counters()["received_records_total"] == 1, 60)
+    until(lambda: scraper.metrics.exists() and scraper.counters()["received_records_total"] == 1)
     with open(log, "a") as file:
         file.write("[174.0] [/s] relay dropped 7 records due to EMSGSIZE, the smallest being 30123 bytes\n")
     until(lambda: len(scraper.lines()) == 1)
@@ -231,7 +222,7 @@ def test_a_spool_that_cannot_be_written_holds_the_socket_up_and_loses_nothing(sc
                 send(scraper.socket, *[records.log("x" * 1000 + f"{number}\n") for number in range(150)])
             finally:
                 os._exit(0)
-        until(lambda: scraper.metrics.exists() and scraper.counters()["spool_failures_total"] > 0, 60)
+        until(lambda: scraper.metrics.exists() and scraper.counters()["spool_failures_total"] > 0)
         (scraper.spool / "ballast").unlink()
         os.waitpid(pid, 0)
         until(lambda: len(scraper.lines()) == 150)
@@ -302,7 +293,7 @@ def test_on_a_terminal_there_is_a_line_of_progress(scraper: Scraper) -> None:
     until(scraper.can_connect)
     send(scraper.socket, records.log("a\n"))
     seen = b""
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 120
     while b"1 records, " not in seen and time.monotonic() < deadline_s:
         seen += os.read(ours, 65536)
     process.terminate()
@@ -311,7 +302,7 @@ def test_on_a_terminal_there_is_a_line_of_progress(scraper: Scraper) -> None:
             pass
     except OSError:
         pass  # EIO: the last holder of the other end is gone
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
     os.close(ours)
     assert b"0 refused, waiting file:" in seen
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Against systemd-journald itself, started in a namespace of its own."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -68,14 +69,16 @@ class Journald:
         self.namespace = f"relay{os.getpid()}"
         self.socket = f"/run/systemd/journal.{self.namespace}/socket"
         os.makedirs("/run/systemd", exist_ok=True)
-        if not os.path.exists("/etc/machine-id") or not os.path.getsize("/etc/machine-id"):
-            Path("/etc/machine-id").write_text(os.urandom(16).hex() + "\n")
+        with open("/etc/machine-id", "a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # tests of another worker may be at it too
+            if not os.path.getsize(file.name):
+                file.write(os.urandom(16).hex() + "\n")
         self.start()
 
     def start(self) -> None:
         """Starts it, and waits until it takes entries."""
         self.process = subprocess.Popen([PROGRAM, self.namespace], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 120
         while time.monotonic() < deadline_s:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
                 if probe.connect_ex(self.socket) == 0:
@@ -85,7 +88,7 @@ class Journald:
 
     def entries(self, count: int) -> "list[dict[str, Any]]":
         """The entries of `slurm`, once there are so many."""
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 120
         found: list[dict[str, Any]] = []
         while time.monotonic() < deadline_s:
             done = subprocess.run(
@@ -103,7 +106,7 @@ class Journald:
     def stop(self) -> None:
         """Ends it and removes what it kept."""
         self.process.send_signal(signal.SIGTERM)
-        self.process.wait(20)
+        self.process.wait(120)
         for folder in Path("/run/log/journal").glob(f"*.{self.namespace}"):
             shutil.rmtree(folder)
         for folder in Path("/var/log/journal").glob(f"*.{self.namespace}"):
@@ -139,7 +142,7 @@ def test_journald_restarted_gets_the_rest(running: Journald) -> None:
     sink.send(items(many(5)))
     running.entries(5)  # under systemd the socket outlives journald; here what it has not read would go with it
     running.process.send_signal(signal.SIGTERM)
-    running.process.wait(20)
+    running.process.wait(120)
     with pytest.raises(NodeFault):
         sink.send(items(many(5, 5)))
     running.start()

@@ -20,17 +20,17 @@ from tests.scraper.lines import Bench, items, many
 def cluster() -> Iterator[str]:
     """Bootstrap servers of a mock cluster, which lives as long as the client that made it."""
     holder = confluent_kafka.Producer({"bootstrap.servers": "ignored", "test.mock.num.brokers": 3})
-    metadata = holder.list_topics(timeout=20)
+    metadata = holder.list_topics(timeout=60)
     yield ",".join(f"{broker.host}:{broker.port}" for broker in metadata.brokers.values())
     holder.flush(1)
 
 
 def consumed(cluster: str, topic: str, count: int) -> "list[Any]":
     consumer = confluent_kafka.Consumer({"bootstrap.servers": cluster, "group.id": topic})
-    partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
+    partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
     consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in partitions])
     found: list[Any] = []
-    deadline_s = time.monotonic() + 40
+    deadline_s = time.monotonic() + 120
     while len(found) < count and time.monotonic() < deadline_s:
         message = consumer.poll(0.2)
         if message is not None and message.error() is None:

@@ -11,8 +11,7 @@ import socket
 import struct
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,8 @@ from guard.scraper.sinks.syslog import SyslogSink
 from tests.conftest import need_program
 from tests.scraper import records
 from tests.scraper.lines import Bench, items, many
+from tests.scraper.running import until
+from tests.slurm.host import free_ports
 
 MESSAGE = re.compile(
     r"<(?P<pri>\d{1,3})>1 (?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,6}Z) (?P<host>[!-~]{1,255})"
@@ -113,14 +114,6 @@ def reader() -> Iterator[Reader]:
     made.listener.close()
 
 
-def until(is_so: "Callable[[], object]") -> None:
-    """Waits for what another process does."""
-    deadline_s = time.monotonic() + 20
-    while not is_so() and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    assert is_so()
-
-
 def tcp(address: "tuple[str, int]") -> SyslogSink:
     return SyslogSink("tcp", address, 16, "slurm")
 
@@ -146,7 +139,7 @@ def test_a_connection_that_was_ended_is_made_anew_and_nothing_is_lost(reader: Re
     until(lambda: len(reader.messages) == 10)
     assert sink._sock is not None
     sink._sock.shutdown(socket.SHUT_WR)
-    assert select.select([sink._sock], [], [], 20)[0]
+    assert select.select([sink._sock], [], [], 120)[0]
     bench.add(many(10, 10))
     bench.run()
     until(lambda: len(reader.messages) == 20)
@@ -177,7 +170,7 @@ def test_a_batch_counts_only_when_the_peers_kernel_has_all_of_it() -> None:
         got = 0
         while got < 8_000_000:
             got += len(peer.recv(1 << 20))
-        thread.join(20)
+        thread.join(120)
     assert done
     listener.close()
 
@@ -210,7 +203,7 @@ def test_a_unix_socket_of_either_kind(kind: int, tmp_path: Path) -> None:
         thread.start()
         source = peer.accept()[0] if kind == socket.SOCK_STREAM else peer
         data = source.recv(65536)
-        thread.join(20)
+        thread.join(120)
         assert parsed(data if kind == socket.SOCK_DGRAM else data.partition(b" ")[2])["text"] == "line 0"
 
 
@@ -239,8 +232,7 @@ class Rsyslog:
         program = need_program("rsyslogd")
         self.folder = folder
         self.out = folder / "out"
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
+        (self.port,) = free_ports(1)
         (folder / "conf").write_text(
             f"""
 global(workDirectory="{folder}" maxMessageSize="256k" parser.escapeControlCharactersOnReceive="off")
@@ -281,7 +273,7 @@ ruleset(name="all") {{ action(type="omfile" file="{self.out}" template="all") }}
     def stop(self) -> None:
         """Ends it in order."""
         self.process.send_signal(signal.SIGTERM)
-        self.process.wait(20)
+        self.process.wait(120)
 
 
 @pytest.fixture

@@ -185,12 +185,15 @@ def test_restarted_while_a_job_writes_what_is_missing_is_what_the_producer_says_
     rig.start_node()
     rig.event("job_start")
     processes = started(rig, data, 1 << 15, 0.02)
-    starts = 1
     # The first time away for longer than a ring of 1 MiB lasts; then again and again.
+    assert scraper.stop() == 0
+    eventually(lambda: all(f"[{JOB_ID}.{step}] [{rig.socket}] relay dropped" in rig.log() for step in range(STEPS)))
+    scraper.start()
+    starts = 2
     while any(process.poll() is None for process in processes):
         time.sleep(0.7)
         assert scraper.stop() == 0
-        time.sleep(1.5 if starts == 1 else 0.1)
+        time.sleep(0.1)
         scraper.start()
         starts += 1
     for step, process in enumerate(processes):
