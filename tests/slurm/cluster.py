@@ -22,8 +22,8 @@ from tests.slurm import host
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "salloc", "scontrol")
 # So that jobs of two clusters on one machine have their own names in /tmp; MaxJobId is 67,043,327.
 _JOB_IDS = (1000, 60_000_000)
-_START_WAIT_S = 60.0
-_STOP_WAIT_S = 30.0
+# Only where something is wrong is so long waited.
+_WAIT_S = 240.0
 _LOOK_S = 0.05
 
 # Short waits everywhere: KillWait is the time between SIGTERM and SIGKILL, in seconds.
@@ -114,7 +114,7 @@ class Cluster:
                 daemon.terminate()
             for daemon in reversed(self._daemons):
                 try:
-                    daemon.wait(_STOP_WAIT_S)
+                    daemon.wait(_WAIT_S)
                 except subprocess.TimeoutExpired:
                     daemon.kill()
                     daemon.wait()
@@ -132,7 +132,7 @@ class Cluster:
         self.wait_for(lambda: self._is_done("scontrol", "ping"), "slurmctld is not back")
 
     def run_as(
-        self, user: str, *command: "str | Path", environ: Mapping[bytes, bytes] = {}, timeout_s: float = 60.0
+        self, user: str, *command: "str | Path", environ: Mapping[bytes, bytes] = {}, timeout_s: float = _WAIT_S
     ) -> "subprocess.CompletedProcess[bytes]":
         """What came of a command that a user gave, in the user's home folder. Its stdin is empty.
 
@@ -172,7 +172,7 @@ class Cluster:
 
     def command(self, *command: str, check: bool = True) -> str:
         """What a command of root's prints. Raises: RuntimeError - its status is not 0, and check."""
-        run = subprocess.run(command, env=self.environ, capture_output=True, timeout=60)
+        run = subprocess.run(command, env=self.environ, capture_output=True, timeout=_WAIT_S)
         if check and run.returncode:
             raise RuntimeError(f"{' '.join(command)}: {run.stderr.decode(errors='replace')}")
         return run.stdout.decode()
@@ -190,7 +190,7 @@ class Cluster:
         words = self.command("scontrol", "--details", "--oneliner", "show", "job", job_id).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
-    def wait_job(self, job_id: str, *states: str, timeout_s: float = 60.0) -> "dict[str, str]":
+    def wait_job(self, job_id: str, *states: str, timeout_s: float = _WAIT_S) -> "dict[str, str]":
         """The job once it is in one of the states, such as COMPLETED. Raises: RuntimeError - it is not."""
         self.wait_for(
             lambda: self.job(job_id)["JobState"] in states, f"job {job_id} is not {' or '.join(states)}", timeout_s
@@ -201,7 +201,7 @@ class Cluster:
         """Waits until the nodes, or all, are idle: no job, no Epilog of one. Raises: RuntimeError - they are not."""
         self.wait_for(lambda: self._is_idle(*nodes), "not every node is idle")
 
-    def wait_for(self, is_so: "Callable[[], bool]", what: str, timeout_s: float = _START_WAIT_S) -> None:
+    def wait_for(self, is_so: "Callable[[], bool]", what: str, timeout_s: float = _WAIT_S) -> None:
         """Waits until is_so(). Raises: RuntimeError - it does not come, or a daemon has ended."""
         until_s = time.monotonic() + timeout_s
         while not is_so():
@@ -258,7 +258,7 @@ class Cluster:
         self._daemons.append(process)
 
     def _is_done(self, *command: str) -> bool:
-        return not subprocess.run(command, env=self.environ, capture_output=True, timeout=60).returncode
+        return not subprocess.run(command, env=self.environ, capture_output=True, timeout=_WAIT_S).returncode
 
     def _is_idle(self, *nodes: str) -> bool:
         wanted = nodes or self.nodes
@@ -272,7 +272,14 @@ class Cluster:
         jobs = self.jobs()
         if jobs:
             self.command("scancel", *jobs, check=False)
-            until_s = time.monotonic() + _STOP_WAIT_S
+            until_s = time.monotonic() + _WAIT_S
             while not self._is_idle() and time.monotonic() < until_s:
                 time.sleep(_LOOK_S)
+        # A slurmstepd ends a moment after slurmctld has heard of its step's end.
+        until_s = time.monotonic() + _WAIT_S
+        while (left := self._step_sockets()) and time.monotonic() < until_s:
+            time.sleep(_LOOK_S)
+        return left
+
+    def _step_sockets(self) -> "list[str]":
         return [path.name for path in self.folder.glob("spool/*/*_*.*") if path.is_socket()]

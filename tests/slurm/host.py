@@ -12,6 +12,8 @@ from pathlib import Path
 
 # Below the kernel's range for outgoing connections (ip_local_port_range), so that none of those is in the way.
 _PORTS = range(20000, 32000)
+# A name for each port that was given: it is free again when this process ends, however that is.
+_marks: "list[socket.socket]" = []
 
 
 @contextmanager
@@ -27,6 +29,17 @@ def slurm_version() -> "tuple[int, int]":
     said = subprocess.run(["slurmd", "-V"], capture_output=True, check=True, text=True).stdout
     year, month, _ = said.split()[-1].split(".", 2)
     return int(year), int(month)
+
+
+def commands() -> "list[bytes]":
+    """The command lines of all processes."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes())
+        except OSError:
+            pass  # it has ended meanwhile
+    return found
 
 
 def processes(uid: int) -> str:
@@ -54,14 +67,18 @@ def heeds_a_prologs_status() -> bool:
 
 
 def free_ports(count: int) -> "list[int]":
-    """count ports that nobody listens on now."""
+    """count ports that nobody listens on now, and that this gives to no other process while this one lives."""
     ports: list[int] = []
     for port in random.sample(_PORTS, len(_PORTS)):
+        mark = socket.socket(socket.AF_UNIX)
         with socket.socket() as probe:
             try:
+                mark.bind(f"\0eessi-arch-guard test port {port}")
                 probe.bind(("", port))
             except OSError:
+                mark.close()
                 continue
+        _marks.append(mark)
         ports.append(port)
         if len(ports) == count:
             return ports

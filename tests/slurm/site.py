@@ -161,7 +161,7 @@ class Site:
             self._references[key] = self.tree.fresh(start)
         return self._references[key]
 
-    def run(self, *command: "str | Path", environ: "Environ | None" = None, timeout_s: float = 60.0) -> Run:
+    def run(self, *command: "str | Path", environ: "Environ | None" = None, timeout_s: float = 240.0) -> Run:
         """What came of a command that the user gave, with the modules of the login node unless environ is given."""
         given = self.login if environ is None else environ
         run = self.cluster.run_as(USER, *command, environ=given, timeout_s=timeout_s)
@@ -186,7 +186,7 @@ class Site:
         detector, guard = file.read_text().split()
         return int(detector), int(guard)
 
-    def typed(self, text: str, *command: str, environ: "Environ | None" = None, timeout_s: float = 60.0) -> str:
+    def typed(self, text: str, *command: str, environ: "Environ | None" = None, timeout_s: float = 240.0) -> str:
         """What a terminal showed in which the user gave a command and then typed text, until the command ended."""
         ours_fd, users_fd = os.openpty()
         given = self.login if environ is None else environ
@@ -216,11 +216,11 @@ class Site:
             raise RuntimeError(run.error)
         return run.output.strip()
 
-    def batch(self, text: str, *options: str, environ: "Environ | None" = None, timeout_s: float = 60.0) -> Run:
+    def batch(self, text: str, *options: str, environ: "Environ | None" = None, timeout_s: float = 240.0) -> Run:
         """What came of a batch job, once it has ended, whichever way."""
         return self.ended(self.submit(text, *options, environ=environ), timeout_s)
 
-    def ended(self, job_id: str, timeout_s: float = 60.0) -> Run:
+    def ended(self, job_id: str, timeout_s: float = 240.0) -> Run:
         """What came of a job that has been submitted."""
         states = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
         job = self.cluster.wait_job(job_id, *states, timeout_s=timeout_s)

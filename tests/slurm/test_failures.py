@@ -97,7 +97,7 @@ def test_a_guard_that_is_told_to_stop_leaves_the_task_with_its_environment(site:
     with site.cluster.popen_as(USER, *command, environ=environ) as process:
         detector, guard = site.hung(desk)
         os.kill(guard, signal.SIGTERM)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=240)
     assert process.returncode == 7
     (task,) = desk.tasks()
     assert task.pop(FAILED).decode() == f"{LOGIN_CPU}->terminated"
@@ -109,7 +109,8 @@ def test_a_guard_that_is_told_to_stop_leaves_the_task_with_its_environment(site:
 def test_the_next_step_decides_again_after_a_passing_failure(site: Site, desk: Desk) -> None:
     site.prolog(site.by_node)
     init = site.hanging(desk)
-    script = f"{desk.task}; export EESSI_INIT_PREFIX={site.tree.init}; srun app; srun {desk.task}"
+    passed = f"export EESSI_INIT_PREFIX={site.tree.init}; unset EESSI_ARCH_GUARD_TIMEOUT"
+    script = f"{desk.task}; {passed}; srun app; srun {desk.task}"
     run = site.batch(script, "-w", "n1", environ={**site.login, **init, b"EESSI_ARCH_GUARD_TIMEOUT": b"1"})
     step, batch = sorted(desk.tasks(), key=is_batch)
     assert batch[FAILED].decode() == f"{LOGIN_CPU}->timeout"
@@ -148,7 +149,8 @@ class TestAProcessThatIsLeftBehind:
         init = site.detector(desk, text)
         site.prolog(site.by_node)
         command = ("srun", "-w", "n1", "/bin/bash", "-c", f"{desk.task}; app")
-        run = site.run(*command, environ={**site.login, **init}, timeout_s=30)
+        run = site.run(*command, environ={**site.login, **init})
+        site.cluster.wait_for(lambda: pid.exists() and pid.read_text().endswith("\n"), "no daemon")
         daemon = int(pid.read_text())
         try:
             assert is_running(daemon)

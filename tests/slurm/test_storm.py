@@ -16,7 +16,7 @@ def test_forty_steps_of_eight_tasks_at_once_have_each_the_right_environment(site
     steps = (f"srun --overlap -w {nodes[i % len(nodes)]} -N1 -n{TASKS_COUNT} {desk.task} &" for i in range(STEPS_COUNT))
     before = site.tree.decisions()
     script = f"{desk.task}\n" + "\n".join(steps) + "\nwait\n"
-    run = site.batch(script, ALL, "--ntasks-per-node=8", timeout_s=120)
+    run = site.batch(script, ALL, "--ntasks-per-node=8")
     decisions = site.tree.decisions() - before
     assert run.status == "0:0"
     (batch,) = [task for task in desk.tasks() if is_batch(task)]

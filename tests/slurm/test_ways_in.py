@@ -258,7 +258,7 @@ class TestChainedWithAPrologOfTheSites:
     def test_a_process_that_it_leaves_behind_holds_up_nothing(self, site: Site, desk: Desk, start: Environ) -> None:
         released = desk.folder / "released"
         self.chained(site, f"echo export SITE=was here\nsetsid sh -c 'until [ -e {released} ]; do sleep 0.1; done' &")
-        run = site.run(*ON_N1, desk.task, environ=start, timeout_s=30)
+        run = site.run(*ON_N1, desk.task, environ=start)
         released.touch()
         assert run.status == "0"
         assert desk.tasks()[0][b"SITE"] == b"was here" and RELOADED in desk.tasks()[0]

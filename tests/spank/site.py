@@ -70,7 +70,7 @@ class Relayed:
         if stdin is not None:
             (folder / "stdin").write_bytes(stdin)
             given = ["sh", "-c", 'cd "$0" && exec "$@" <stdin', folder, *command]
-        ran = self.cluster.run_as(USER, *given, environ=environ or {}, timeout_s=120)
+        ran = self.cluster.run_as(USER, *given, environ=environ or {})
         files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name not in ("stdin", "id")}
         job_id = (folder / "id").read_text().strip() if (folder / "id").exists() else ""
         return Ran(str(ran.returncode), ran.stdout, ran.stderr, job_id, files)
@@ -90,7 +90,7 @@ class Relayed:
         """What came of a batch job, once Slurm says that it has ended: its files as they are at that moment."""
         return self.ended(*self.submit(text, *options))
 
-    def ended(self, job_id: str, folder: Path, timeout_s: float = 60.0) -> Ran:
+    def ended(self, job_id: str, folder: Path, timeout_s: float = 240.0) -> Ran:
         job = self.cluster.wait_job(job_id, *ENDED, timeout_s=timeout_s)
         files = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "job.sh"}
         return Ran(job["ExitCode"], files.get("out", b""), b"", job_id, files)
@@ -168,6 +168,7 @@ def running(
         rigs = {}
         for node in nodes:
             rig = rigs[node] = Rig()
+            rig.numbers = {}  # as a site has it
             stack.callback(rig.close)
             rig.configure(default="no", parameters="stepd_ring_mbytes=64")
             (relay / node).symlink_to(rig.base)

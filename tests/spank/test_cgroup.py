@@ -4,8 +4,11 @@
 Needs cgroup v1 mounted, which no package brings, or a booted system with v2: there Slurm has systemd make its scope.
 """
 
+import fcntl
 import os
 import re
+import struct
+import termios
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -48,14 +51,20 @@ def constrained(slurm: None) -> "Iterator[Relayed]":
             "JobAcctGatherType=jobacct_gather/cgroup",
         ]
 
+    own = set(_ROOT.glob("*/slurm_n1"))
     with running(("n1",), settings) as made:
         yield made
+    # Slurm takes away the cgroups of jobs only.
+    for cgroup in set(_ROOT.glob("*/slurm_n1")) - own:
+        cgroup.rmdir()
 
 
 # Tells of each MiB that it takes, to srun and to a file on the node, until the kernel kills it.
 _HOG = """
-import sys
+import os, sys
 taken = []
+with open("id", "w") as file:
+    file.write(os.environ["SLURM_JOB_ID"])
 while True:
     taken.append(bytearray(b"x" * 2**20))
     for file in (sys.stdout, sys.stderr):
@@ -72,8 +81,7 @@ def test_what_the_kernel_kills_for_its_memory_ends_as_it_would_and_nothing_of_it
         assert b"Out Of Memory" in said[wish].error and re.search(rb"oom.kill event", said[wish].files["e.0"])
         assert said[wish].files["out"].endswith(b".\n")
     assert said["yes"].status == said["no"].status
-    last = constrained.rigs["n1"].records("job_start")[-1]["slurm"]["job_id"]
-    records = constrained.records(last)
+    records = constrained.records(said["yes"].job_id)
     assert kinds(records) == ["job_start", "step_start 0", "log 0", "step_end 0", "job_end"]
     assert output(records, step_id="0") == said["yes"].files["out"]
     written = [line for line in said["yes"].files["e.0"].splitlines(keepends=True) if line.startswith(b"MiB")]
@@ -108,6 +116,13 @@ def test_what_a_job_leaves_running_ends_with_it_and_holds_nothing_up(constrained
     assert output(records, step_id="0").startswith(b"step\n")
 
 
+def _unread_bytes(pid: str) -> int:
+    """What is left in the pipe that is a process's stdout."""
+    with open(f"/proc/{pid}/fd/1", "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as pipe:
+        (size_bytes,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0\0\0\0"))
+    return int(size_bytes)
+
+
 def test_a_job_that_is_frozen_goes_on_where_it_was(constrained: Relayed) -> None:
     folder = constrained.folder()
     text = f"until [ -e {folder}/go ]; do echo tick; sleep 0.02; done; seq 5000"
@@ -115,7 +130,10 @@ def test_a_job_that_is_frozen_goes_on_where_it_was(constrained: Relayed) -> None
     out = folder / "out"
     eventually(lambda: out.exists() and b"tick\n" * 5 in out.read_bytes())
     constrained.cluster.command("scontrol", "suspend", job_id)
-    time.sleep(0.3)  # for what was in the pipe
+    (freezer,) = _ROOT.glob(f"freezer/slurm_n1/uid_*/job_{job_id}/step_batch")
+    eventually(lambda: (freezer / "freezer.state").read_text() == "FROZEN\n")
+    (pid,) = (freezer / "cgroup.procs").read_text().split()[:1]
+    eventually(lambda: not _unread_bytes(pid))
     size_bytes = out.stat().st_size
     (folder / "go").touch()
     time.sleep(0.5)

@@ -80,7 +80,7 @@ def test_the_copy_loop_is_clean_and_each_file_is_whole_at_its_drain(
         eventually(lambda: (tmp_path / "f.0").exists() and (tmp_path / "f.0").stat().st_size > 50_000)
         for worker in rig.workers():
             os.kill(worker, signal.SIGKILL)
-    said, error = process.communicate(timeout=120)
+    said, error = process.communicate(timeout=240)
     assert process.returncode == 0, error
     if name == "valgrind":
         error = INHERITED.sub("", error)
@@ -132,7 +132,7 @@ def _run(
     task = ("sh", "-c", 'cat "$0"', str(folder / "written"), "number")
     with standin(folder / "control.sock", pauses_s) as relay:
         begun_s = time.monotonic()
-        ran = subprocess.run([step, folder / "control.sock", "1", "1", folder, *task], capture_output=True, timeout=120)
+        ran = subprocess.run([step, folder / "control.sock", "1", "1", folder, *task], capture_output=True, timeout=240)
         took_s = time.monotonic() - begun_s
         return took_s, ran, relay.data()
 

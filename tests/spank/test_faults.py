@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.relay.rig import Record, Rig, eventually
+from tests.relay.rig import LONG_S, Record, Rig, eventually
 from tests.spank.site import Relayed, kinds, md5, of_job, output
 
 pytestmark = pytest.mark.xdist_group("spank-slurm")
@@ -52,7 +52,7 @@ class Busy:
 
     def ended(self) -> None:
         """Waits for the step's end; its status and its files are what they would be."""
-        assert self.process.wait(90) == 7  # type: ignore[attr-defined]
+        assert self.process.wait(LONG_S) == 7  # type: ignore[attr-defined]
         for task in range(_TASKS):
             assert md5((self.folder / f"f.{task}").read_bytes()) == md5(_written(task))
         assert self.relayed.cluster.wait_job(self.job_id, "FAILED")["ExitCode"] == "7:0"
@@ -101,13 +101,17 @@ def busy(relayed: Relayed) -> "Iterator[Callable[..., Busy]]":
         process = relayed.cluster.popen_as(
             "root", "srun", "-Q", f"-w{NODE}", "-n8", "--relay-io=yes", "-o", f"{folder}/f.%t", "sh", "-c", text
         )
-        eventually(lambda: (folder / "f.7").exists() and (folder / "f.7").stat().st_size > 50_000)
+        eventually(lambda: all(_size_bytes(folder / f"f.{task}") > 50_000 for task in range(_TASKS)))
         return Busy(relayed, rig, folder, (folder / "id").read_text().strip(), process)
 
     yield start
     for pid in rig.workers():
         os.kill(pid, signal.SIGCONT)
     _configure(rig, 64)
+
+
+def _size_bytes(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _configure(rig: Rig, ring_mbytes: int) -> None:
@@ -214,7 +218,7 @@ def test_what_a_task_left_in_its_pipe_is_in_its_file_when_srun_returns(
     for worker in relayed.rigs[NODE].workers():
         os.kill(worker, signal.SIGSTOP)
     (folder / "go").touch()
-    assert step.wait(60) == 0
+    assert step.wait(LONG_S) == 0
     size_bytes = (folder / "f.0").stat().st_size
     assert 1 << 26 > size_bytes == int((folder / "count").read_text()) > 131_072
 
@@ -224,6 +228,7 @@ def test_a_step_that_runs_does_not_need_the_daemon(busy: "Callable[..., Busy]", 
     step = busy()
     os.kill(step.daemon(), number)
     step.ended()
+    eventually(lambda: kinds(step.records())[-1:] == ["step_end 0"])  # of the job's end nobody is told
     # All of it is relayed; but a machine where nothing runs for two seconds has a worker that hangs.
     assert step.lost_bytes() == step.missing_bytes() < _TASKS * len(_written(0)) / 4
 
@@ -249,7 +254,7 @@ def test_without_a_daemon_or_with_one_that_hangs_jobs_run_as_ever(
     for number in (signal.SIGSTOP, signal.SIGKILL):
         os.kill(rig.node.pid, number)
         if number == signal.SIGKILL:
-            rig.node.wait(30)
+            rig.node.wait(LONG_S)
         text = "echo out; echo err >&2; srun -n1 echo step; exit 3"
         ran = relayed.batch(text, f"-w{NODE}", "--relay-io=yes")
         assert (ran.status, sorted(ran.output.splitlines())) == ("3:0", [b"err", b"out", b"step"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.relay.rig import eventually
+from tests.relay.rig import LONG_S, eventually
 from tests.spank.site import Relayed, md5, output
 
 pytestmark = pytest.mark.xdist_group("spank-slurm")
@@ -54,7 +54,7 @@ def test_a_task_that_is_killed_while_it_writes(relayed: Relayed, writer: Path) -
         step = ("-wn1", f"--relay-io={wish}", "-e", f"{folder}/f.%t", "-D", folder, "/usr/bin/python3", writer)
         srun = relayed.cluster.popen_as("root", "sh", "-c", 'exec srun "$@" >$0/out 2>$0/said', folder, *step)
         _kill(folder, "f.0")
-        assert srun.wait(60) == 137
+        assert srun.wait(LONG_S) == 137
         assert b"srun: error: n1: task 0: Killed\n" in (folder / "said").read_bytes()
         assert _is_beginning((folder / "f.0").read_bytes())
     records = relayed.records((folder / "id").read_text().strip())

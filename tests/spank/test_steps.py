@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tests.relay.rig import LONG_S
 from tests.spank.site import Ran, Relayed, kinds, output
 
 pytestmark = pytest.mark.xdist_group("spank-slurm")
@@ -18,8 +19,8 @@ _OUT_LINES = {("stdout", 0): b"out 0\n", ("stderr", 0): b"err 0\n"}
 _TWO_LINES = {**_OUT_LINES, ("stdout", 1): b"out 1\n", ("stderr", 1): b"err 1\n"}
 _OUT = {("stdout", 0): b"out 0\ntail", ("stderr", 0): b"err 0\n"}
 _TWO = {**_OUT, ("stdout", 1): b"out 1\ntail", ("stderr", 1): b"err 1\n"}
-# The sleep: from a task that is killed srun takes no more once it knows, with and without the relay.
-_DIES = "echo before; sleep 0.3; kill -{} $$"
+# srun takes no more of a task once it knows that this was killed, with and without the relay: it must have it before.
+_DIES = "echo before; until [ -s out ]; do sleep 0.05; done; kill -{} $$"
 
 
 @dataclass
@@ -53,14 +54,8 @@ ROWS = [
     Row("stdout closed by the task", (), {("stderr", 0): b"err\n"}, "exec >&-; echo err >&2"),
     Row("its own streams by name", (), {("stdout", 0): b"a\n", ("stderr", 0): b"b\n"}, "echo a; echo b >/dev/stderr"),
     *(Row(f"status {code}", (), {}, f"exit {code}", status=str(code)) for code in (1, 2, 7)),
-    Row("a segmentation fault", (), {("stdout", 0): b"before\n"}, _DIES.format("SEGV"), status="139"),
-    Row(
-        "killed as for its memory",
-        (),
-        {("stdout", 0): b"before\n"},
-        "echo before; sleep 0.3; kill -KILL $$",
-        status="137",
-    ),
+    Row("a segmentation fault", ("-o", "out"), {("stdout", 0): b"before\n"}, _DIES.format("SEGV"), status="139"),
+    Row("killed as for its memory", ("-o", "out"), {("stdout", 0): b"before\n"}, _DIES.format("KILL"), status="137"),
     Row("bytes that are no text", (), {("stdout", 0): "a\ufffdb\n".encode()}, "printf 'a\\377b\\n'"),
 ]
 
@@ -109,8 +104,8 @@ def test_an_attached_terminal_sees_what_the_records_hold(relayed: Relayed) -> No
     attached = relayed.cluster.popen_as("root", "sattach", f"{job_id}.0")
     assert attached.stdout and attached.stdout.readline() == b"tick\n"
     (folder / "go").touch()
-    assert step.wait(60) == 0
-    seen, _ = attached.communicate(timeout=60)
+    assert step.wait(LONG_S) == 0
+    seen, _ = attached.communicate(timeout=LONG_S)
     whole = (folder / "f.out").read_bytes()
     assert whole.endswith(b"".join(b"%d\n" % number for number in range(1, 101)))
     assert output(relayed.records(job_id), step_id="0") == whole

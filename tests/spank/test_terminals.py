@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from tests.relay.rig import LONG_S
 from tests.slurm.site import USER
 from tests.spank.site import Relayed, kinds, output
 
@@ -36,7 +37,7 @@ def _session(relayed: Relayed, *command: str, last: str) -> "tuple[int, list[byt
 
     def read_until(mark: bytes) -> None:
         nonlocal shown
-        until_s = time.monotonic() + 60
+        until_s = time.monotonic() + LONG_S
         start = len(shown)
         while mark not in shown[start:]:
             assert select.select([ours_fd], [], [], max(0.0, until_s - time.monotonic()))[0], shown
