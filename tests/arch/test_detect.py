@@ -114,7 +114,7 @@ def environ(tree: Tree, **more: str) -> "dict[bytes, bytes]":
 def test_a_node_is_seen_through_both_detectors_and_both_walks(tree: Tree, watch: Watch) -> None:
     (tree.software(ZEN2) / CC80 / "modules" / "all").mkdir(parents=True)
     tree.node(ZEN2, accel="8.9")
-    found = detect.survey(environ(tree), Deadline(20), watch)
+    found = detect.survey(environ(tree), Deadline(120), watch)
     assert found.options == [ZEN2.encode(), GENERIC.encode()]
     assert found.accel == b"accel/nvidia/cc89"
     assert found.walked.target == Target(ZEN2.encode(), CC80.encode())
@@ -123,14 +123,14 @@ def test_a_node_is_seen_through_both_detectors_and_both_walks(tree: Tree, watch:
 def test_overrides_are_honoured_without_asking_the_detector(tree: Tree, watch: Watch) -> None:
     tree.node(ZEN4)
     given = environ(tree, EESSI_ARCHDETECT_OPTIONS_OVERRIDE=f"{ZEN2}:{GENERIC}", EESSI_ACCELERATOR_TARGET_OVERRIDE="")
-    assert detect.survey(given, Deadline(20), watch).walked.target == Target(ZEN2.encode(), None)
+    assert detect.survey(given, Deadline(120), watch).walked.target == Target(ZEN2.encode(), None)
     assert tree.decisions() == 0
 
 
 def test_the_detectors_own_override_is_passed_on(tree: Tree, watch: Watch) -> None:
     tree.node(ZEN4)
     given = environ(tree, EESSI_SOFTWARE_SUBDIR_OVERRIDE=GENERIC)
-    assert detect.survey(given, Deadline(20), watch).walked.target == Target(GENERIC.encode(), None)
+    assert detect.survey(given, Deadline(120), watch).walked.target == Target(GENERIC.encode(), None)
 
 
 def script(tree: Tree, text: str) -> None:
@@ -151,17 +151,17 @@ BAD_DETECTORS = {
 def test_a_detector_without_a_usable_answer_is_a_fault(tree: Tree, watch: Watch, how: str) -> None:
     script(tree, BAD_DETECTORS[how])
     with pytest.raises(SiteFault) as caught:
-        detect.survey(environ(tree), Deadline(20), watch)
+        detect.survey(environ(tree), Deadline(120), watch)
     assert caught.value.code == "archdetect-failed"
 
 
 @pytest.mark.parametrize("prefix", ["", "relative", "../x", "\n/x"])
 def test_a_prefix_that_is_not_absolute_is_a_fault(tree: Tree, watch: Watch, prefix: str) -> None:
     with pytest.raises(SiteFault) as caught:
-        detect.survey(environ(tree, EESSI_INIT_PREFIX=prefix), Deadline(20), watch)
+        detect.survey(environ(tree, EESSI_INIT_PREFIX=prefix), Deadline(120), watch)
     assert caught.value.code == "archdetect-failed"
     with pytest.raises(SiteFault) as caught:
-        detect.survey(environ(tree, EESSI_PREFIX=prefix), Deadline(20), watch)
+        detect.survey(environ(tree, EESSI_PREFIX=prefix), Deadline(120), watch)
     assert caught.value.code == "no-software-dir"
 
 
@@ -208,7 +208,7 @@ def test_both_detectors_run_at_the_same_time(tree: Tree, watch: Watch) -> None:
         "while [ ! -e $other ]; do sleep 0.01; done\n"
         'if [ "$1" = -a ]; then echo x86_64/generic; else exit 2; fi\n',
     )
-    assert detect.survey(environ(tree), Deadline(20), watch).walked.target == Target(b"x86_64/generic", None)
+    assert detect.survey(environ(tree), Deadline(120), watch).walked.target == Target(b"x86_64/generic", None)
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="EESSI's recorded machines are not beside this checkout")

@@ -66,7 +66,7 @@ class Node:
             env=environ or self.environ,
             capture_output=True,
             check=False,
-            timeout=120,
+            timeout=600,
             **({"user": uid, "group": uid, "extra_groups": []} if IS_ROOT else {}),  # type: ignore[call-overload]
         )
         return run
@@ -103,6 +103,7 @@ def assert_good(run: "subprocess.CompletedProcess[bytes]") -> None:
 def storm(node: Node, count: int, environ: "Environ | None" = None, uids: "tuple[int, ...]" = (USER,)) -> "list[bytes]":
     def task(number: int) -> bytes:
         own = {**(environ or node.environ), b"SLURM_LOCALID": b"1", b"SLURM_PROCID": b"%d" % number}
+        own[b"EESSI_ARCH_GUARD_TIMEOUT"] = b"600"  # so many at once may take longer than a task would wait
         run = node.call(uids[number % len(uids)], environ=own)
         assert_good(run)
         return run.stdout
@@ -218,7 +219,7 @@ def test_a_holder_that_hangs_costs_the_others_no_more_than_the_deadline(node: No
         assert b"->timeout\n" in waiting.stdout
         assert 1 <= time.monotonic() - begin < 40
         holder.send_signal(signal.SIGTERM)
-        out, _ = holder.communicate(timeout=60)
+        out, _ = holder.communicate(timeout=240)
     assert b"->terminated\n" in out
     assert [name for name in node.left() if not name.endswith(".lock")] == []
 
@@ -233,9 +234,9 @@ def test_a_waiting_task_that_is_told_to_stop_says_so(node: Node) -> None:
             while b"flock" not in Path(f"/proc/{waiter.pid}/wchan").read_bytes() and not _waits(waiter.pid):
                 time.sleep(0.01)
             waiter.send_signal(signal.SIGTERM)
-            out, _ = waiter.communicate(timeout=60)
+            out, _ = waiter.communicate(timeout=240)
         holder.send_signal(signal.SIGTERM)
-        holder.communicate(timeout=60)
+        holder.communicate(timeout=240)
     assert b"->terminated\n" in out
     assert waiter.returncode == 0
 

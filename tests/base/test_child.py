@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -34,23 +35,22 @@ def sh(script: bytes, bounds: "dict[int, int] | None" = None, **more: object) ->
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
 def gone(pid: int) -> bool:
-    for _ in range(200):
-        if not is_alive(pid):
-            return True
+    end_s = time.monotonic() + 120
+    while is_alive(pid) and time.monotonic() < end_s:
         time.sleep(0.01)
-    return False
+    return not is_alive(pid)
 
 
 def test_a_program_gets_exactly_its_arguments_and_environment_and_gives_its_output(watch: Watch) -> None:
     run = child.program(
         [b"/usr/bin/env", b"-0"], {b"A": b"\xff\n", b"PATH": b"/usr/bin"}, {1: 1000, 2: 1000}, stdin=b"unread"
     )
-    child.wait([run], Deadline(10), watch)
+    child.wait([run], Deadline(120), watch)
     assert (run.status, bytes(run.outputs[1]), bytes(run.outputs[2])) == (0, b"A=\xff\n\0PATH=/usr/bin\0", b"")
 
 
@@ -59,19 +59,19 @@ def test_a_program_gets_exactly_its_arguments_and_environment_and_gives_its_outp
 )
 def test_the_status_is_the_exit_code_or_minus_the_signal(watch: Watch, script: bytes, status: int) -> None:
     run = sh(script)
-    child.wait([run], Deadline(10), watch)
+    child.wait([run], Deadline(120), watch)
     assert run.status == status
 
 
 def test_a_program_that_is_not_there_ends_with_127(watch: Watch) -> None:
     run = child.program([b"/nonexistent"], {}, {1: 10})
-    child.wait([run], Deadline(10), watch)
+    child.wait([run], Deadline(120), watch)
     assert run.status == 127
 
 
 def test_stdin_larger_than_a_pipe_reaches_the_program(watch: Watch) -> None:
     run = child.program([b"/usr/bin/wc", b"-c"], ENVIRON, {1: 100}, stdin=b"x" * 1_000_000)
-    child.wait([run], Deadline(10), watch)
+    child.wait([run], Deadline(120), watch)
     assert run.outputs[1] == b"1000000\n"
 
 
@@ -80,7 +80,7 @@ def test_a_program_has_no_fd_but_those_it_was_given(watch: Watch) -> None:
     for fd in inherited:
         os.set_inheritable(fd, True)
     run = sh(b"n=0; while [ $n -lt 40 ]; do [ -e /proc/$$/fd/$n ] && echo $n; n=$((n + 1)); done", {1: 100, 3: 100})
-    child.wait([run], Deadline(10), watch)
+    child.wait([run], Deadline(120), watch)
     for fd in inherited:
         os.close(fd)
     assert run.outputs[1].split() == [b"0", b"1", b"2", b"3"]
@@ -88,7 +88,7 @@ def test_a_program_has_no_fd_but_those_it_was_given(watch: Watch) -> None:
 
 def test_a_program_starts_with_pythons_ignored_signals_at_their_default(watch: Watch) -> None:
     run = sh(b"grep SigIgn /proc/self/status; grep SigBlk /proc/self/status")
-    child.wait([run], Deadline(10), watch)
+    child.wait([run], Deadline(120), watch)
     ignored, blocked = (int(line.split()[1], 16) for line in run.outputs[1].splitlines())
     ours = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
     # Of any other, whoever started us may think as he likes.
@@ -98,7 +98,7 @@ def test_a_program_starts_with_pythons_ignored_signals_at_their_default(watch: W
 
 def test_only_the_tail_of_a_long_output_is_kept_and_that_is_said(watch: Watch) -> None:
     run = sh(b"i=0; while [ $i -lt 3000 ]; do echo $i; i=$((i + 1)); done", {1: 100})
-    child.wait([run], Deadline(10), watch)
+    child.wait([run], Deadline(120), watch)
     assert run.overflowed
     assert len(run.outputs[1]) == 100
     assert run.outputs[1].endswith(b"2998\n2999\n")
@@ -106,19 +106,19 @@ def test_only_the_tail_of_a_long_output_is_kept_and_that_is_said(watch: Watch) -
 
 def test_merged_stderr_comes_in_order_with_stdout(watch: Watch) -> None:
     run = sh(b"echo a; echo b >&2; echo c", merge_stderr=True)
-    child.wait([run], Deadline(10), watch)
+    child.wait([run], Deadline(120), watch)
     assert run.outputs[1] == b"a\nb\nc\n"
 
 
 def test_a_call_gives_what_the_function_gives(watch: Watch) -> None:
     run = child.call(lambda: b"\0answer" * 20000, 1_000_000)
-    child.wait([run], Deadline(10), watch)
+    child.wait([run], Deadline(120), watch)
     assert (run.status, bytes(run.outputs[1])) == (0, b"\0answer" * 20000)
 
 
 def test_a_call_that_raises_ends_with_127(watch: Watch) -> None:
     run = child.call(lambda: (_ for _ in ()).throw(OSError("no")), 10)
-    child.wait([run], Deadline(10), watch)
+    child.wait([run], Deadline(120), watch)
     assert run.status == 127
 
 
@@ -148,29 +148,30 @@ def test_a_program_that_ignores_sigterm_dies_with_its_group(watch: Watch, tmp_pa
 def test_a_daemon_that_keeps_the_pipe_open_is_not_waited_for(watch: Watch) -> None:
     run = sh(b"setsid sleep 1000 & echo $!")
     begin = time.monotonic()
-    child.wait([run], Deadline(60), watch)
+    child.wait([run], Deadline(120), watch)
     pid = int(run.outputs[1])
     assert is_alive(pid)
     os.kill(pid, signal.SIGKILL)
     # No timing of ours: a wait for end of file would have lasted until the deadline.
-    assert time.monotonic() - begin < 50
+    assert time.monotonic() - begin < 110
 
 
 def test_a_lingering_reader_waits_for_what_a_descendant_still_writes(watch: Watch) -> None:
     run = sh(b"(sleep 0.5; echo late) & echo early", linger_s=30)
-    child.wait([run], Deadline(60), watch)
+    child.wait([run], Deadline(120), watch)
     assert run.outputs[1] == b"early\nlate\n"
 
 
 def test_a_lingering_reader_gives_up_on_a_descendant_that_stays(watch: Watch) -> None:
     run = sh(b"sleep 1000 & echo $!", linger_s=0.3)
-    child.wait([run], Deadline(60), watch)
+    child.wait([run], Deadline(120), watch)
     os.kill(int(run.outputs[1]), signal.SIGKILL)
     assert run.status == 0
 
 
 def test_a_flood_does_not_keep_the_deadline_waiting(watch: Watch) -> None:
     run = child.program([b"/usr/bin/yes"], ENVIRON, {1: 1000})
+    assert select.select(list(run._pipes), [], [], 120)[0]
     with pytest.raises(NodeFault) as caught:
         child.wait([run], Deadline(0.3), watch)
     assert caught.value.code == "timeout"
@@ -179,7 +180,7 @@ def test_a_flood_does_not_keep_the_deadline_waiting(watch: Watch) -> None:
 
 def test_a_program_that_does_not_read_its_stdin_is_still_waited_for(watch: Watch) -> None:
     run = child.program([SH, b"-c", b"exit 4"], ENVIRON, {1: 10}, stdin=b"x" * 1_000_000)
-    child.wait([run], Deadline(10), watch)
+    child.wait([run], Deadline(120), watch)
     assert run.status == 4
 
 
@@ -189,7 +190,7 @@ def test_a_signal_to_stop_kills_the_children_and_is_told_from_the_deadline(watch
     timer = threading.Timer(0.2, os.kill, (os.getpid(), number))
     timer.start()
     with pytest.raises(NodeFault) as caught:
-        child.wait([run], Deadline(60), watch)
+        child.wait([run], Deadline(120), watch)
     timer.join()
     assert caught.value.code == "terminated"
     assert gone(run.pid)
@@ -199,7 +200,7 @@ def test_a_signal_that_came_before_the_wait_is_not_lost(watch: Watch) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     run = sh(b"sleep 1000")
     with pytest.raises(NodeFault) as caught:
-        child.wait([run], Deadline(60), watch)
+        child.wait([run], Deadline(120), watch)
     assert caught.value.code == "terminated"
 
 
@@ -231,7 +232,7 @@ from guard.base.watch import Watch
 hold_standard_fds()
 with Watch() as watch:
     run = child.program([b"/bin/sh", b"-c", b"echo export A=1; echo export B=2 >&2; exit 5"], {{}}, {{}})
-    child.wait([run], Deadline(10), watch)
+    child.wait([run], Deadline(120), watch)
 os.write(1, b"status %d" % run.status)
 """
 
@@ -249,7 +250,8 @@ def test_no_fd_is_left_behind(watch: Watch) -> None:
     before = os.listdir("/proc/self/fd")
     for _ in range(3):
         runs = [sh(b"echo a", {1: 10, 2: 10, 3: 10}, stdin=b"x"), child.call(lambda: b"b", 10)]
-        child.wait(runs, Deadline(10), watch)
+        child.wait(runs, Deadline(120), watch)
         with pytest.raises(NodeFault):
             child.wait([sh(b"sleep 9", stdin=b"x" * 100_000)], Deadline(0.05), watch)
-    assert os.listdir("/proc/self/fd") == before
+    # Threads of other tests may have closed what they had.
+    assert set(os.listdir("/proc/self/fd")) <= set(before)

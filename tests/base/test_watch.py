@@ -13,7 +13,7 @@ def test_a_signal_to_stop_is_noted_and_wakes_a_poll(number: int) -> None:
     with Watch() as watch:
         assert not watch.is_stopped()
         os.kill(os.getpid(), number)
-        assert select.select([watch.fd], [], [], 5)[0]
+        assert select.select([watch.fd], [], [], 120)[0]
         assert watch.is_stopped()
         watch.drain()
         assert not select.select([watch.fd], [], [], 0)[0]
@@ -24,7 +24,7 @@ def test_the_end_of_a_child_wakes_a_poll_and_stops_nothing() -> None:
         pid = os.fork()
         if pid == 0:
             os._exit(0)
-        assert select.select([watch.fd], [], [], 5)[0]
+        assert select.select([watch.fd], [], [], 120)[0]
         os.waitpid(pid, 0)
         assert not watch.is_stopped()
 

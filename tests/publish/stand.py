@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 REPO = "software.eessi.io"
-PAUSE_MAX_S = 30.0
+PAUSE_MAX_S = 120.0
 
 # What a failure says, and its status. Those of publish leave the transaction open.
 TRANSACTION_FAULTS = {
