@@ -26,7 +26,7 @@ _JOB_IDS = (1000, 60_000_000)
 _WAIT_S = 240.0
 _LOOK_S = 0.05
 
-# Short waits everywhere: KillWait is the time between SIGTERM and SIGKILL, in seconds.
+# KillWait is the time between SIGTERM and SIGKILL, in seconds: whoever heeds the first must have come to it by then.
 _CONF = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -53,7 +53,7 @@ MpiDefault=none
 SwitchType=switch/none
 SlurmdParameters=config_overrides
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
-KillWait=1
+KillWait=30
 FirstJobId={job_id}
 """
 
