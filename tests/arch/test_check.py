@@ -76,7 +76,7 @@ def test_values_that_do_not_fit_this_slurm_are_marked(pyz: Path, tree: Tree) -> 
         for name in names:
             tree.add(cpu, name)
     tree.node(ZEN4)
-    environ = tree.login((EESSI, *names))
+    environ = tree.login((EESSI, *names), {b"EESSI_ARCH_GUARD_TIMEOUT": b"600"})
     tree.node(ZEN2)
     done = check(pyz, environ, "--json")
     found = json.loads(done.stdout)

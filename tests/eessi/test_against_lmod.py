@@ -101,7 +101,7 @@ def test_many_modules_with_long_paths(pyz: Path, tree: Tree, count: int) -> None
     for cpu in (ZEN4, ZEN2):
         for name in names:
             tree.add(cpu, name)
-    environ = moved(tree, names=(EESSI, "GCCcore/12.3.0", *names))
+    environ = moved(tree, {b"EESSI_ARCH_GUARD_TIMEOUT": b"600"}, (EESSI, "GCCcore/12.3.0", *names))
     assert environ[b"LOADEDMODULES"].count(b":") == count - 1
     task = assert_reloaded(pyz, tree, environ, ZEN4_TO_ZEN2)
     assert len(task[b"PATH"]) > 4094
@@ -112,7 +112,8 @@ def test_fewer_module_table_pieces_leave_none_of_the_old_behind(pyz: Path, tree:
     for number in range(40):
         tree.add(ZEN4, f"M{number}/1", lua='LmodMessage("x")\n')
         tree.add(ZEN2, f"M{number}/1")
-    environ = moved(tree, names=(EESSI, *(f"M{number}/1" for number in range(40))))
+    names = (EESSI, *(f"M{number}/1" for number in range(40)))
+    environ = moved(tree, {b"EESSI_ARCH_GUARD_TIMEOUT": b"600"}, names)
     stale = {b"_ModuleTable%03d_" % number: b"stale" for number in range(80, 90)}
     task = assert_reloaded(pyz, tree, environ, ZEN4_TO_ZEN2)
     assert not stale.keys() & task.keys()

@@ -27,6 +27,8 @@ _WAIT_S = 240.0
 _LOOK_S = 0.05
 
 # KillWait is the time between SIGTERM and SIGKILL, in seconds: whoever heeds the first must have come to it by then.
+# MessageTimeout is what slurmctld waits for a slurmd's answer. After Slurm's own 10 s, which a busy machine may need, a
+# node does not respond, and the next job waits for the RPC's second try (60 s) or for a ping (100 s). 100 is the most.
 _CONF = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -54,6 +56,7 @@ SwitchType=switch/none
 SlurmdParameters=config_overrides
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 KillWait=30
+MessageTimeout=100
 FirstJobId={job_id}
 """
 

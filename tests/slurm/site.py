@@ -144,8 +144,9 @@ class Site:
     def logged_in(
         self, tree: eessi.Tree, names: Iterable[str] = (eessi.EESSI, "App/1.0"), extra: Mapping[bytes, bytes] = {}
     ) -> Environ:
-        """What the user has after loading modules on the login node."""
+        """What the user has after loading modules on the login node; the guard has as long as a busy machine needs."""
         own = {b"HOME": os.fsencode(self.home), b"USER": USER.encode(), b"LOGNAME": USER.encode()}
+        own[b"EESSI_ARCH_GUARD_TIMEOUT"] = b"600"
         return tree.login(names, {**own, **extra})
 
     def at(self, node: str, environ: Environ) -> Environ:

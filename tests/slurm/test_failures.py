@@ -109,7 +109,7 @@ def test_a_guard_that_is_told_to_stop_leaves_the_task_with_its_environment(site:
 def test_the_next_step_decides_again_after_a_passing_failure(site: Site, desk: Desk) -> None:
     site.prolog(site.by_node)
     init = site.hanging(desk)
-    passed = f"export EESSI_INIT_PREFIX={site.tree.init}; unset EESSI_ARCH_GUARD_TIMEOUT"
+    passed = f"export EESSI_INIT_PREFIX={site.tree.init}; export EESSI_ARCH_GUARD_TIMEOUT=600"
     script = f"{desk.task}; {passed}; srun app; srun {desk.task}"
     run = site.batch(script, "-w", "n1", environ={**site.login, **init, b"EESSI_ARCH_GUARD_TIMEOUT": b"1"})
     step, batch = sorted(desk.tasks(), key=is_batch)

@@ -4,6 +4,7 @@
 Needs cgroup v1 mounted, which no package brings, or a booted system with v2: there Slurm has systemd make its scope.
 """
 
+import contextlib
 import fcntl
 import os
 import re
@@ -56,7 +57,8 @@ def constrained(slurm: None) -> "Iterator[Relayed]":
         yield made
     # Slurm takes away the cgroups of jobs only.
     for cgroup in set(_ROOT.glob("*/slurm_n1")) - own:
-        cgroup.rmdir()
+        with contextlib.suppress(OSError):  # a job of another cluster's n1 is in it
+            cgroup.rmdir()
 
 
 # Tells of each MiB that it takes, to srun and to a file on the node, until the kernel kills it.
