@@ -187,8 +187,8 @@ def test_a_worker_that_hangs_and_is_killed_while_the_step_goes_on_is_counted_too
     assert 100_000 < step.lost_bytes() == step.missing_bytes() - step.dropped_count() * _LINE_BYTES
 
 
-# Writes until its pipe has been full for half a second, tells how much that was, and ends; at 64 MiB in any case, since
-# without a relay that holds it it would fill the disk.
+# Writes more than the tap holds of a stream, until its pipe has been full for half a second, tells how much that was,
+# and ends; at 64 MiB in any case, since without a relay that holds it it would fill the disk.
 _FILLER = """
 import os, pathlib, sys, time
 folder = pathlib.Path(sys.argv[1])
@@ -198,7 +198,7 @@ while not (folder / "go").exists():
 os.set_blocking(1, False)
 count = 0
 full_s = time.monotonic()
-while time.monotonic() < full_s + 0.5 and count < 1 << 26:
+while (time.monotonic() < full_s + 0.5 or count <= 131_072) and count < 1 << 26:
     try:
         count += os.write(1, b"x" * 4096)
         full_s = time.monotonic()
