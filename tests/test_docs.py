@@ -14,6 +14,7 @@ import pytest
 from guard.arch import cache, delta, emit
 from guard.base import limits, message
 from guard.base.faults import SENTENCES, Fault
+from tests.conftest import need_program
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -200,6 +201,17 @@ def test_the_sites_own_prolog_always_runs_and_its_status_counts(installed: Path)
     status, lines = told(wrapper, **LOADED, SITE_STATUS="3")
     assert status == 3
     assert lines.endswith("/guard.pyz cannot be read on this node\nexport SITE=1\n")
+
+
+@pytest.mark.parametrize("name", ["taskprolog", "taskprolog-chain"])
+def test_a_file_with_a_size_and_no_content_is_one_that_cannot_be_read(installed: Path, name: str) -> None:
+    # CVMFS without its server: stat goes well, open fails.
+    guard = installed / "guard.pyz"
+    strace = [need_program("strace"), "-f", "-qq", "-o", "/dev/null", "-e", "inject=openat:error=EIO", "-P", str(guard)]
+    done = subprocess.run([*strace, installed / "local" / name], env=LOADED, capture_output=True, text=True)
+    site = "export SITE=1\n" if name == "taskprolog-chain" else ""
+    line = f"print eessi-arch-guard: skipped, {guard} cannot be read on this node\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, line + site, "")
 
 
 def test_the_epilog_cleans_and_never_fails(installed: Path) -> None:
