@@ -8,9 +8,12 @@
 #
 # No .cvmfscatalog is written: a nested catalog is one more file that every node fetches before its first task, and pays
 # off from about a thousand entries on; a version is two. EESSI's own .cvmfsdirtab covers /versions/*.
-# Source: cvmfs ae7450e (2024-10) cvmfs/server/*.sh, cvmfs/publish/cmd_*.cc; EESSI filesystem-layer 492b5ab
-# (2026-08) scripts/ingest-tarball.sh.
+# Source: cvmfs ae7450e (2024-10, 2.12.0) cvmfs/server/*.sh, cvmfs/publish/cmd_*.cc, and what it did when it was built and
+# run; EESSI filesystem-layer 492b5ab (2026-08) scripts/ingest-tarball.sh.
 set -u
+# What publish stores is served by a web server. Under umask 077 it stored objects that no client was given, and a later
+# publish, which has them already, did not store them again.
+umask 022
 unset CDPATH GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
 name='eessi-arch-guard.pyz'
 stopped=0
@@ -52,6 +55,9 @@ fail() { # STATUS SENTENCE
     exit "$status"
 }
 
+# Where `current` leads to.
+current() { readlink "$base/current" || echo none; }
+
 # --- cvmfs_server ---------------------------------------------------------------------------------------------------
 
 # Runs it, shows what it said, gives its status. It does not see our signals: a transaction that is half opened or half
@@ -73,9 +79,16 @@ advice() { # COMMAND STATUS
     case $1:$2:$(cat "$work/said") in
     *:127:*) echo "cvmfs_server was not found: run this on the publisher, as root or as the repository's owner" ;;
     *:126:*) echo "cvmfs_server cannot be run here: run this as root or as the repository's owner" ;;
-    *:129:* | *:13?:* | *:14?:*) echo "cvmfs_server $1 was killed: look why in the kernel's log, then run this again" ;;
+    *:129:* | *:13?:* | *:14?:*) echo "cvmfs_server $1 was killed, or crashed: look at the disk and the kernel's log" ;;
     *"Permission "* | *"No write permission"*) echo "run this as root or as the owner of $repo" ;;
     *"hitelist"*"expired"*) echo "the whitelist of $repo has expired: have it signed again (cvmfs_server resign)" ;;
+    *"cannot load private key"* | *"failed to load private key"* | *"cannot load certificate"*)
+        echo "the keys of $repo cannot be read: look at /etc/cvmfs/keys"
+        ;;
+    *"failed to download whitelist"* | *"cannot load manifest"* | publish:*"Repository unavailable"*)
+        echo "the web server of $repo does not answer: start it"
+        ;;
+    *"Another publish"* | *"Could not acquire lock"*) echo "another publish runs on $repo: wait for it" ;;
     *" hook failed"*) echo "a hook of the site said no: see its message above and /etc/cvmfs/cvmfs_server_hooks.sh" ;;
     transaction:17:*) echo "a transaction is open on $repo: wait until its owner has published or aborted it" ;;
     transaction:16:*) echo "the gateway has a lease on $prefix for somebody else: try again when it is released" ;;
@@ -90,13 +103,9 @@ advice() { # COMMAND STATUS
     publish:*"Open writable"*) echo "a program writes in $mount: end it (lsof +f -- $mount), run this again" ;;
     publish:*"open read-only"*) echo "a program reads in $mount: end it (lsof +f -- $mount), run this again" ;;
     *"Current working directory"*) echo "a shell stands in $mount: leave it, then run this again" ;;
-    publish:*"Another publish"*) echo "another publish runs on $repo: wait for it, then run this again" ;;
-    publish:*"Repository unavailable"*) echo "the web server of $repo does not answer: start it, then run this again" ;;
-    publish:*"Garbage collection failed"* | publish:*"Root hash update failed"*)
-        echo "the new revision may be there all the same: look with cvmfs-publish.sh verify first" ;;
-    publish:*) echo "nothing was published, for the reason above: put it right, then run this again" ;;
-    abort:5:*) echo "the mount is broken: cvmfs_suid_helper rdonly_umount $repo, then cvmfs_server abort -f $repo" ;;
-    abort:*) echo "close it by hand: cvmfs_server abort -f $repo" ;;
+    publish:*) echo "it failed for the reason above: put it right, then run this again" ;;
+    abort:5:*) echo "the mount is broken; where it cannot be read, cvmfs_suid_helper rdonly_umount $repo first" ;;
+    abort:*) echo "it failed for the reason above" ;;
     esac
 }
 
@@ -125,6 +134,9 @@ open_transaction() {
 publish_transaction() { # TEXT
     server publish -m "$1" "$repo"
     status=$?
+    if [ "$status" -ne 0 ] && ! is_ours && [ "$(current)" = "$version" ]; then
+        fail "$status" "cvmfs_server publish ended with $status, but $version is published: put right what it says above"
+    fi
     [ "$status" -eq 0 ] || fail "$status" "cvmfs_server publish ended with $status: $(advice publish "$status")"
     ! is_ours || fail 1 "cvmfs_server publish ended with 0, but its transaction is still open"
     ours=
@@ -141,8 +153,12 @@ finish() { # STATUS
         abort=$?
         status=$code
         if [ "$abort" -ne 0 ] && is_ours; then
-            say "THE TRANSACTION ON $repo IS STILL OPEN, cvmfs_server abort ended with $abort: $(advice abort "$abort")"
+            say "THE TRANSACTION ON $repo IS STILL OPEN, cvmfs_server abort ended with $abort: $(advice abort "$abort");" \
+                "put it right, then close it by hand: cvmfs_server abort -f $repo"
             status=67
+        elif [ "$(current)" != "$was" ]; then
+            # Publish signs the new revision before its last steps; no abort takes that back.
+            say "the transaction is closed, but its revision is published: $base/current points to $(current)"
         else
             say "the transaction was aborted: $repo is as it was before"
         fi
@@ -191,9 +207,15 @@ check_file() {
         fail 65 "$file is not what a fresh build of v$version gives on this machine: run make pyz again"
 }
 
-# That a version in the folder $1 is whole: there, for all to read, running, and the version it is filed under.
+# That a version in the folder $1 is whole: there, for all to read, running, and the version it is filed under. What else
+# is in its folder does not count: where .cvmfsdirtab covers it, publish puts a .cvmfscatalog there.
 is_whole() { # FOLDER VERSION
-    [ -f "$1/$2/$name" ] && [ -z "$(find "$1/$2" ! -perm -005)" ] && version_of "$1/$2/$name" && [ "$said" = "$2" ]
+    [ -f "$1/$2/$name" ] && [ -z "$(find "$1/$2" "$1/$2/$name" -prune ! -perm -005)" ] && version_of "$1/$2/$name" && [ "$said" = "$2" ]
+}
+
+check_rollback() {
+    is_whole "$base" "$version" ||
+        fail 65 "$base/$version is not a whole version here; there are:$(versions "$base")"
 }
 
 # The versions in the folder $1, for a sentence.
@@ -228,19 +250,24 @@ copy_version() { # FOLDER
         chmod a+rx "$1/$version/$name" && cmp -s "$file" "$1/$version/$name"
 }
 
+# That the version may be made current. Sets was, what is current, and copies, whether it is still to be copied.
+look() {
+    was=$(current)
+    copies=no
+    if [ -n "$rollback" ]; then
+        check_rollback
+    elif [ ! -e "$base/$version" ]; then
+        copies=yes
+    elif ! cmp -s "$file" "$base/$version/$name"; then
+        fail 65 "$base/$version is published with another content: raise the version, a published one never changes"
+    fi
+}
+
 by_transaction() {
     [ -d "$mount" ] || fail 65 "$mount is not mounted here: run this on the publisher"
     command -v cvmfs_server >/dev/null || fail 65 "cvmfs_server was not found: run this on the publisher"
     [ ! -e "$lock" ] || fail 17 "a transaction is open on $repo ($lock): wait until its owner has ended it"
-    was=$(readlink "$base/current" || echo none)
-    copies=no
-    if [ -z "$rollback" ]; then
-        if [ ! -e "$base/$version" ]; then
-            copies=yes
-        elif ! cmp -s "$file" "$base/$version/$name"; then
-            fail 65 "$base/$version is published with another content: raise the version, a published one never changes"
-        fi
-    fi
+    look
     if [ "$copies$was" = "no$version" ]; then
         say "nothing to do, $version is published and current"
         check_published "$version"
@@ -251,6 +278,8 @@ by_transaction() {
         return
     fi
     open_transaction
+    # Once more: where a publish was cut short, the mount is behind until the next transaction brings it up to date.
+    look
     [ "$copies" = no ] || copy_version "$base" ||
         fail 65 "$file could not be copied to $base/$version: look at the disk of $mount and who may write to it"
     go_on
@@ -386,8 +415,7 @@ if [ "$way" = verify ]; then
 fi
 if [ -n "$rollback" ]; then
     version=$rollback
-    is_whole "$base" "$version" ||
-        fail 65 "$base/$version is not a whole version here; there are:$(versions "$base")"
+    check_rollback
 else
     check_file
 fi

@@ -2,9 +2,10 @@
 """A strict stand-in for cvmfs_server on a publisher: one folder is the repository, one file says that it is open.
 
 Run as a program it is `cvmfs_server`; imported, it makes such a publisher and tells what was done to it. What it
-refuses, with which status and words, is cvmfs ae7450e (2024-10): cvmfs/server/cvmfs_server_publish.sh, _ingest.sh,
-cvmfs/publish/cmd_transaction.cc, cmd_abort.cc. Stricter than that: whoever touches the repository outside of a
-transaction, or gives it a text that `sh -c` would take apart, has it on record as a violation.
+refuses, with which status and words, is cvmfs ae7450e (2024-10, 2.12.0): cvmfs/server/cvmfs_server_publish.sh,
+_ingest.sh, cvmfs/publish/cmd_transaction.cc, cmd_abort.cc. It was held against that, built and run; a gateway, autofs,
+gc, ingest and the faults `layout`, `io`, `dirtab`, `manifest` were only read. Stricter than that: whoever touches the
+repository outside of a transaction, or gives it a text that `sh -c` would take apart, has it on record as a violation.
 """
 
 import getopt
@@ -26,9 +27,11 @@ PAUSE_MAX_S = 120.0
 TRANSACTION_FAULTS = {
     "busy": (16, "CernVM-FS transaction error: lease path busy"),
     "layout": (22, "incompatible layout revision"),
-    "whitelist": (22, "Repository whitelist for $name is expired"),
-    "io": (5, "cannot open repository: no route to host"),
-    "unknown": (1, "CernVM-FS error: unknown repository"),
+    "whitelist": (5, "cannot load whitelist [expired whitelist]"),
+    "server": (5, "cannot load whitelist [failed to download whitelist]"),
+    "key": (5, "cannot load private key, thus cannot commit changes"),
+    "io": (5, "cannot open reflog"),
+    "unknown": (1, "CernVM-FS error: Unable to find the configuration file `server.conf` for the cvmfs publisher: x"),
     "permission": (1, "Permission error: No write permission to repository"),
     "autofs": (1, "(unexpected termination) Autofs on /cvmfs has to be disabled"),
     "before-hook": (3, "transaction hook failed, not opening a transaction"),
@@ -36,6 +39,7 @@ TRANSACTION_FAULTS = {
 PUBLISH_FAULTS = {
     "whitelist": (1, f"Repository whitelist for {REPO} is expired!"),
     "permission": (1, f"Permission denied: Repository {REPO} is owned by cvmfs"),
+    "before-hook": (3, "the site says no"),
     "another": (1, f"Another publish process is active for {REPO}"),
     "unavailable": (1, f"Repository unavailable under http://localhost/cvmfs/{REPO}"),
     "dirtab": (1, "Failed to apply .cvmfsdirtab"),
@@ -44,8 +48,21 @@ PUBLISH_FAULTS = {
     "tagging": (1, "Tagging failed"),
     "signing": (1, "Signing failed"),
 }
+# Those of its last steps: the new revision is signed by then, and the abort that follows mounts it.
+PUBLISH_LATE_FAULTS = {
+    "gc": (1, "Signing new manifest\nGarbage collection failed (1)"),
+    "root-hash": (1, "Signing new manifest\nRoot hash update failed"),
+    "remount": (32, "Remounting newly created repository revision\nmount: /cvmfs: mount point not mounted"),
+    "late-kill": (137, "Signing new manifest"),
+}
+# An abort asks the web server and the keys as well, and the lock of a publish that runs.
 ABORT_FAULTS = {
-    "io": (5, "(unexpected termination) mount point is broken"),
+    "io": (5, "Trying to mount /var/spool/cvmfs/x/rdonly... fail"),
+    "server": (1, "(unexpected termination) cannot load whitelist [failed to download whitelist]"),
+    "whitelist": (1, "(unexpected termination) cannot load whitelist [expired whitelist]"),
+    "key": (1, "(unexpected termination) cannot load private key, thus cannot commit changes"),
+    "another": (22, "Could not acquire lock /var/spool/cvmfs/x/is_publishing.lock"),
+    "crash": (134, "cvmfs_publish: sql.cc:22: Assertion `success' failed."),
     "hook": (9, "abort hook failed, not aborting"),
 }
 
@@ -182,6 +199,13 @@ def open_files(tree: Path) -> "tuple[list[str], list[str]]":
     return reading, writing
 
 
+def umask() -> int:
+    """This process's."""
+    found = os.umask(0)
+    os.umask(found)
+    return found
+
+
 class Ended(Exception):
     """A command ends here: its status, what it says."""
 
@@ -193,6 +217,10 @@ def transaction(publisher: Publisher, arguments: "list[str]", fault: str) -> Non
         raise Ended(*TRANSACTION_FAULTS["unknown"])
     if fault in TRANSACTION_FAULTS:
         raise Ended(*TRANSACTION_FAULTS[fault])
+    if fault == "behind":
+        # A publish that was cut short has left the mount behind; opening a transaction brings it up to date.
+        shutil.rmtree(publisher.tree)
+        (publisher.folder / "newest").rename(publisher.tree)
     if fault == "taken":
         publisher.open()
     if publisher.is_open():
@@ -206,7 +234,7 @@ def transaction(publisher: Publisher, arguments: "list[str]", fault: str) -> Non
     if fault == "after-hook":
         raise Ended(4, "post transaction hook failed")
     if fault == "mount":
-        raise Ended(1, "(unexpected termination) cannot establish writable mountpoint")
+        raise Ended(1, "(unexpected termination) Trying to remount /cvmfs/x read/write... fail")
 
 
 def publish(publisher: Publisher, arguments: "list[str]", fault: str) -> None:
@@ -239,14 +267,22 @@ def publish(publisher: Publisher, arguments: "list[str]", fault: str) -> None:
             raise Ended(1, "aborted.")
     if fault in PUBLISH_FAULTS:
         raise Ended(*PUBLISH_FAULTS[fault])
-    if fault == "gc":
-        raise Ended(1, "Signing new manifest\nGarbage collection failed (1)")
+    if umask() & 0o055:
+        raise Ended(1, "catalog does not exist\nTagging failed")
+    for folder in publisher.tree.glob(fault.partition("dirtab:")[2] or "no such name"):
+        (folder / ".cvmfscatalog").touch(0o644)
+    if fault in PUBLISH_LATE_FAULTS:
+        shutil.rmtree(publisher.rdonly)
+        shutil.copytree(publisher.tree, publisher.rdonly, symlinks=True)
+        raise Ended(*PUBLISH_LATE_FAULTS[fault])
     if fault == "lying":
         return
     if fault == "torn":
         for file in publisher.tree.rglob("*.pyz"):
             os.truncate(file, 5000)
     publisher.close()
+    if fault == "after-hook":
+        raise Ended(3, "the site says no")
 
 
 def abort(publisher: Publisher, arguments: "list[str]", fault: str) -> None:

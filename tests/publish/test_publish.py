@@ -236,7 +236,9 @@ OPENED = ["transaction", "publish", "abort"]
 FAILURES = [
     ({"transaction": "busy"}, 16, "has a lease", ["transaction"]),
     ({"transaction": "layout"}, 22, "cvmfs_server check", ["transaction"]),
-    ({"transaction": "whitelist"}, 22, "resign", ["transaction"]),
+    ({"transaction": "whitelist"}, 5, "resign", ["transaction"]),
+    ({"transaction": "server"}, 5, "the web server", ["transaction"]),
+    ({"transaction": "key"}, 5, "/etc/cvmfs/keys", ["transaction"]),
     ({"transaction": "io"}, 5, "look at the disk and the gateway", ["transaction"]),
     ({"transaction": "unknown"}, 1, "cvmfs_server list", ["transaction"]),
     ({"transaction": "permission"}, 1, "run this as root or as the owner", ["transaction"]),
@@ -253,7 +255,7 @@ FAILURES = [
     ({"publish": "manifest"}, 1, "put it right", OPENED),
     ({"publish": "tagging"}, 1, "put it right", OPENED),
     ({"publish": "signing"}, 1, "put it right", OPENED),
-    ({"publish": "gc"}, 1, "cvmfs-publish.sh verify", OPENED),
+    ({"publish": "before-hook"}, 3, "put it right", OPENED),
     ({"publish": "killed"}, 137, "was killed", OPENED),
     ({"publish": "lying"}, 1, "still open", OPENED),
     ({"publish": "aborted"}, 1, "somebody has ended the transaction", ["transaction", "publish"]),
@@ -366,7 +368,17 @@ def test_a_transaction_that_is_not_known_to_be_ours_is_not_aborted(
 
 
 @pytest.mark.parametrize(
-    ("fault", "sentence"), [("io", "rdonly_umount"), ("hook", "a hook of the site"), ("killed", "was killed")]
+    ("fault", "sentence"),
+    [
+        ("io", "rdonly_umount"),
+        ("hook", "a hook of the site"),
+        ("killed", "was killed"),
+        ("crash", "or crashed"),
+        ("server", "the web server"),
+        ("whitelist", "resign"),
+        ("key", "/etc/cvmfs/keys"),
+        ("another", "wait for it"),
+    ],
 )
 def test_an_abort_that_fails_is_said_aloud(
     publisher: Publisher, checkouts: "dict[str, Path]", fault: str, sentence: str
@@ -376,6 +388,58 @@ def test_an_abort_that_fails_is_said_aloud(
     assert (done.returncode, publisher.commands()) == (67, OPENED)
     assert "IS STILL OPEN" in done.stderr
     assert sentence in done.stderr
+    assert f"close it by hand: cvmfs_server abort -f {REPO}" in done.stderr
+
+
+@pytest.mark.parametrize(("fault", "status"), [("gc", 1), ("root-hash", 1), ("remount", 32), ("late-kill", 137)])
+def test_a_publish_that_fails_once_it_has_signed_is_said_to_be_published(
+    publisher: Publisher, checkouts: "dict[str, Path]", fault: str, status: int
+) -> None:
+    published(publisher, checkouts[OLD])
+    publisher.fail(publish=fault)
+    done = run(publisher, checkouts[NEW], "transaction")
+    assert (done.returncode, publisher.commands()) == (status, OPENED)
+    assert f"is published: {publisher.tree / PREFIX}/current points to {NEW}" in done.stderr
+    assert "as it was before" not in done.stderr
+    settled(publisher, checkouts, NEW)
+
+
+def test_a_hook_that_fails_after_the_publish_does_not_hide_it(
+    publisher: Publisher, checkouts: "dict[str, Path]"
+) -> None:
+    published(publisher, checkouts[OLD])
+    publisher.fail(publish="after-hook")
+    done = run(publisher, checkouts[NEW], "transaction")
+    assert (done.returncode, publisher.commands()) == (3, ["transaction", "publish"])
+    assert f"but {NEW} is published" in done.stderr
+    settled(publisher, checkouts, NEW)
+
+
+def test_a_version_that_appears_when_the_transaction_opens_is_not_written_over(
+    publisher: Publisher, checkouts: "dict[str, Path]"
+) -> None:
+    published(publisher, checkouts[OLD])
+    newest = publisher.folder / "newest"
+    shutil.copytree(publisher.tree, newest, symlinks=True)
+    (newest / PREFIX / NEW).mkdir()
+    (newest / PREFIX / NEW / FILE).write_text("another build\n")
+    before = content(newest)
+    publisher.fail(transaction="behind")
+    done = run(publisher, checkouts[NEW], "transaction")
+    assert (done.returncode, publisher.commands()) == (65, ["transaction", "abort"])
+    assert "raise the version" in done.stderr
+    assert content(publisher.tree) == before
+
+
+def test_a_catalog_that_publish_adds_does_not_make_a_version_less_whole(
+    publisher: Publisher, checkouts: "dict[str, Path]"
+) -> None:
+    publisher.fail(publish=f"dirtab:{PREFIX}/*.*.*")
+    for version in (OLD, NEW):
+        assert run(publisher, checkouts[version], "transaction").returncode == 0
+        assert (publisher.tree / PREFIX / version / ".cvmfscatalog").exists()
+    assert run(publisher, checkouts[NEW], "transaction", "--rollback", OLD).returncode == 0
+    settled(publisher, checkouts, OLD)
 
 
 def test_a_flag_in_another_place_is_noticed_and_the_transaction_aborted(
