@@ -13,7 +13,7 @@ import time
 
 from guard.base.deadline import Deadline
 from guard.base.faults import NodeFault
-from guard.scraper import quarantine, spool
+from guard.scraper import decode, quarantine, spool
 from guard.scraper.blame import Blame
 from guard.scraper.counters import Counters
 from guard.scraper.limits import BACKOFF_FIRST_S, BACKOFF_MAX_S, RETRY_AFTER_MAX_S, SINK_IDLE_S, STOP_TRY_S
@@ -81,6 +81,7 @@ class Pump:
         heaps = [items]
         delivered_count = 0
         refused: "list[tuple[Item, str, str]]" = []
+        damaged: "list[Item]" = []
         while heaps:
             heap = heaps.pop()
             wait_s: "float | None" = None
@@ -90,6 +91,14 @@ class Pump:
                 self._counters.add("sink_failures_total", sink=self._name)
                 self._set_down(fault.detail)
                 again = heap
+            except ValueError:
+                # Not looked for in each line: a power cut or a disk did it, if anything.
+                whole = [item for item in heap if _is_whole(item[1])]
+                if len(whole) == len(heap):
+                    raise
+                damaged += [item for item in heap if not _is_whole(item[1])]
+                heaps += [whole] if whole else []
+                continue
             else:
                 if verdict.split and len(heap) > 1:
                     middle = len(heap) // 2
@@ -118,7 +127,7 @@ class Pump:
             self._set_down(f"it refuses every line: {refused[0][2]}")
             self._blame.hold(self._pause(len(items), None, patience))
             return False
-        for item, reason, why in refused:
+        for item, reason, why in (*refused, *((item, "damaged", "no record") for item in damaged)):
             self._refuse(item, reason, why)
         return True
 
@@ -160,7 +169,7 @@ class Pump:
     def _refuse(self, item: "Item", reason: str, why: str) -> None:
         self._counters.add("sink_dropped_lines_total", 1, reason, self._name)
         if not self._has_refused:
-            self._tell(f"sink {self._name} refused a line for good, more are only counted: {why}")
+            self._tell(f"sink {self._name} does not get a line, {reason}, more are only counted: {why}")
         self._has_refused = True
         self._quarantine.keep(time.time_ns(), reason, item[1], id=item[0], why=why)
 
@@ -169,6 +178,13 @@ class Pump:
         if lost_count:
             self._counters.add("sink_dropped_lines_total", lost_count, "spool-full", self._name)
             self._tell(f"sink {self._name}: {lost_count} lines were thrown away unread, the spool was full")
+
+
+def _is_whole(line: bytes) -> bool:
+    try:
+        return isinstance(decode.quick_loads(line), dict)
+    except ValueError:
+        return False
 
 
 def run(

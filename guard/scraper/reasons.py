@@ -22,6 +22,7 @@ DROPS = {
     "spool-full": "the sink was away for longer than the spool holds; raise spool_max_mbytes or mend the sink",
     "refused": "the sink refused this one for good; it is kept in the quarantine file of the sink",
     "too-large": "the sink refused this one as too large; raise the limit there or lower max_log_kbytes",
+    "damaged": "it was no record any more when it was read from the spool; look after the spool's disk",
 }
 # What the site must act on. SiteFault and NodeFault.
 SENTENCES = {

@@ -55,7 +55,11 @@ class Tail:
         try:
             if os.fstat(self._fd).st_size < os.lseek(self._fd, 0, os.SEEK_CUR):
                 os.lseek(self._fd, 0, os.SEEK_SET)  # copytruncate
-            return os.read(self._fd, LOG_LOOK_BYTES)
+            data = os.read(self._fd, LOG_LOOK_BYTES)
+            if b"\0" in data:
+                # As in spool.py, Reader: it may be there a moment later.
+                data = os.pread(self._fd, len(data), os.lseek(self._fd, 0, os.SEEK_CUR) - len(data))
+            return data
         except OSError:
             return b""
 

@@ -152,7 +152,26 @@ def test_a_refused_line_at_the_head_waits_for_others_and_is_then_set_aside(tmp_p
     bench.run()
     assert sink.taken == ["line 1\n"]
     assert bench.dropped("refused") == 1
-    assert bench.told[1:] == ["sink s is well again", "sink s refused a line for good, more are only counted: odd"]
+    assert bench.told[1:] == ["sink s is well again", "sink s does not get a line, refused, more are only counted: odd"]
+
+
+def test_a_line_that_the_disk_has_damaged_is_set_aside_and_holds_nothing_up(tmp_path: Path) -> None:
+    def parse(items: "list[tuple[str, bytes]]") -> Verdict:
+        for _, line in items:
+            json.loads(line)
+        return Verdict()
+
+    bench = Bench(tmp_path, sink := Scripted(*[parse] * 9), many(8))
+    (segment,) = Path(bench.folder).glob("*.ndjson")
+    data = bytearray(segment.read_bytes())
+    second = data.index(b"\n") + 1
+    data[second : second + 9] = bytes(9)
+    segment.write_bytes(data)
+    bench.run()
+    assert sink.taken == [body for body in bodies(8) if body != "line 1\n"]
+    assert (bench.delivered(), bench.dropped("damaged")) == (7, 1)
+    entry = json.loads(Path(bench.folder, "refused.s.ndjson").read_bytes())
+    assert (entry["reason"], entry["id"]) == ("damaged", f"{bench.name}-1")
 
 
 def test_lines_that_were_refused_without_a_name_are_counted(tmp_path: Path) -> None:

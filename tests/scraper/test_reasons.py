@@ -12,7 +12,7 @@ def test_every_code_that_is_raised_has_a_sentence_and_every_sentence_a_code() ->
     text = "\n".join(path.read_text(encoding="utf-8") for path in SOURCES if path.name != "reasons.py")
     raised = set(re.findall(r'(?:Site|Node|Peer)Fault\("([a-z0-9-]+)"', text))
     raised |= set(re.findall(r'\("(foreign-uid|truncated)"', text))
-    raised |= set(re.findall(r'"(spool-full|too-large|refused)"', text))
+    raised |= set(re.findall(r'"(spool-full|too-large|refused|damaged)"', text))
     assert raised == {*reasons.SENTENCES, *reasons.REFUSALS, *reasons.DROPS}
 
 

@@ -88,6 +88,17 @@ def test_a_line_longer_than_a_batch_comes_alone(folder: str) -> None:
     assert [len(line) for _, line in drained(reader, 9, 16)] == [2, 10_001, 2]
 
 
+def test_zeros_that_a_read_beside_an_append_shows_are_read_again(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = spool.Writer(folder)
+    reader = spool.Reader(folder, None)
+    writer.append([b"one\n", b"two\n"])
+    seen = [b"one\n\0\0\0\0"]
+    really = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: seen.pop() if seen else really(fd, size, at))
+    piece = reader.read(9, 99)
+    assert piece and piece.lines == [b"one\n", b"two\n"]
+
+
 def test_the_next_writer_goes_on_behind_the_last_whole_line(folder: str) -> None:
     writer = spool.Writer(folder)
     writer.append(lines(0, 3))

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
+import os
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,14 @@ def test_only_what_comes_after_the_start_is_read(log: Path) -> None:
     assert tail.lines() == [b"new"]
     write(log, b"wer\n")
     assert tail.lines() == [b"newer"]
+
+
+def test_zeros_that_a_read_beside_an_append_shows_are_read_again(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tail = Tail(str(log))
+    write(log, b"new\n")
+    really = os.read
+    monkeypatch.setattr(os, "read", lambda fd, size: bytes(len(really(fd, size))))
+    assert tail.lines() == [b"new"]
 
 
 def test_a_log_that_is_renamed_is_read_to_its_end_and_then_the_new_one(log: Path) -> None:
