@@ -210,7 +210,8 @@ check_file() {
 # That a version in the folder $1 is whole: there, for all to read, running, and the version it is filed under. What else
 # is in its folder does not count: where .cvmfsdirtab covers it, publish puts a .cvmfscatalog there.
 is_whole() { # FOLDER VERSION
-    [ -f "$1/$2/$name" ] && [ -z "$(find "$1/$2" "$1/$2/$name" -prune ! -perm -005)" ] && version_of "$1/$2/$name" && [ "$said" = "$2" ]
+    [ -f "$1/$2/$name" ] && [ -z "$(find "$1/$2" "$1/$2/$name" -prune ! -perm -005)" ] &&
+        version_of "$1/$2/$name" && [ "$said" = "$2" ]
 }
 
 check_rollback() {
