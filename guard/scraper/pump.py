@@ -17,6 +17,7 @@ from guard.scraper import decode, quarantine, spool
 from guard.scraper.blame import Blame
 from guard.scraper.counters import Counters
 from guard.scraper.limits import BACKOFF_FIRST_S, BACKOFF_MAX_S, RETRY_AFTER_MAX_S, SINK_IDLE_S, STOP_TRY_S
+from guard.scraper.sinks.verdict import Verdict
 from guard.scraper.wake import Wake
 
 TYPE_CHECKING = False
@@ -84,13 +85,11 @@ class Pump:
         damaged: "list[Item]" = []
         while heaps:
             heap = heaps.pop()
-            wait_s: "float | None" = None
             try:
                 verdict = self._sink.send(heap)
             except NodeFault as fault:
                 self._counters.add("sink_failures_total", sink=self._name)
-                self._set_down(fault.detail)
-                again = heap
+                verdict = Verdict(retry=list(range(len(heap))), why=fault.detail)
             except ValueError:
                 # Not looked for in each line: a power cut or a disk did it, if anything.
                 whole = [item for item in heap if _is_whole(item[1])]
@@ -99,31 +98,24 @@ class Pump:
                 damaged += [item for item in heap if not _is_whole(item[1])]
                 heaps += [whole] if whole else []
                 continue
-            else:
-                if verdict.split and len(heap) > 1:
-                    middle = len(heap) // 2
-                    heaps += [heap[middle:], heap[:middle]]
-                    continue
-                if verdict.split:
-                    refused.append((heap[0], verdict.split, verdict.why))
-                    continue
-                refused += [(heap[index], "refused", why) for index, why in verdict.refused.items()]
-                again = [heap[index] for index in verdict.retry]
-                wait_s = verdict.wait_s
-                taken_count = self._count_delivered(heap, {*verdict.refused, *verdict.retry}, verdict.unnamed_count)
-                delivered_count += taken_count
-                if verdict.unnamed_count:
-                    self._counters.add("sink_dropped_lines_total", verdict.unnamed_count, "refused", self._name)
-                    self._tell(f"sink {self._name} refused {verdict.unnamed_count} lines: {verdict.why}")
-                if taken_count and not again:
-                    self._set_up()
-                if not again:
-                    continue
+            if verdict.split and len(heap) > 1:
+                middle = len(heap) // 2
+                heaps += [heap[middle:], heap[:middle]]
+                continue
+            if verdict.split:
+                refused.append((heap[0], verdict.split, verdict.why))
+                continue
+            refused += [(heap[index], "refused", why) for index, why in verdict.refused.items()]
+            taken_count = self._count(heap, verdict)
+            delivered_count += taken_count
+            if verdict.retry:
                 self._set_down(verdict.why)
-            heaps.append(again)
-            if not self._pause(len(again), wait_s, patience):
-                return False
-        if refused and not self._blame.are_lines(delivered_count, [len(line) for (_, line), _, _ in refused]):
+                heaps.append([heap[index] for index in verdict.retry])
+                if not self._pause(len(verdict.retry), verdict.wait_s, patience):
+                    return False
+            elif taken_count:
+                self._set_up()
+        if not self._blame.are_lines(delivered_count, [len(line) for (_, line), _, _ in refused]):
             self._set_down(f"it refuses every line: {refused[0][2]}")
             self._blame.hold(self._pause(len(items), None, patience))
             return False
@@ -159,11 +151,16 @@ class Pump:
         self._counters.set("sink_is_down", 0, sink=self._name)
         self._failures = 0
 
-    def _count_delivered(self, heap: "list[Item]", but: "set[int]", unnamed_count: int) -> int:
-        count = len(heap) - len(but) - unnamed_count
+    def _count(self, heap: "list[Item]", verdict: Verdict) -> int:
+        """Counts what a verdict says; gives how many lines were delivered."""
+        but = {*verdict.refused, *verdict.retry}
+        count = len(heap) - len(but) - verdict.unnamed_count
         size_bytes = sum(len(line) for index, (_, line) in enumerate(heap) if index not in but)
         self._counters.add("sink_delivered_lines_total", count, sink=self._name)
         self._counters.add("sink_delivered_bytes_total", size_bytes, sink=self._name)
+        if verdict.unnamed_count:
+            self._counters.add("sink_dropped_lines_total", verdict.unnamed_count, "refused", self._name)
+            self._tell(f"sink {self._name} refused {verdict.unnamed_count} lines: {verdict.why}")
         return count
 
     def _refuse(self, item: "Item", reason: str, why: str) -> None:

@@ -174,6 +174,14 @@ def test_a_line_that_the_disk_has_damaged_is_set_aside_and_holds_nothing_up(tmp_
     assert (entry["reason"], entry["id"]) == ("damaged", f"{bench.name}-1")
 
 
+def test_a_refused_line_that_comes_alone_to_a_sink_that_takes_lines_is_set_aside_at_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, sink := Scripted(Verdict(), REFUSED), many(8))
+    bench.run()
+    bench.add(many(1, 8))
+    assert bench.pump.step(lambda: True)
+    assert (sink.tries, bench.dropped("refused"), bench.waited_s) == ([8, 1], 1, [])
+
+
 def test_lines_that_were_refused_without_a_name_are_counted(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Scripted(Verdict(unnamed_count=2, why="odd")), many(8))
     bench.run()
