@@ -591,8 +591,8 @@ void copier_finish(struct copier *copier)
 	while (!copier->is_over && await(copier, &end, TAP_END_MS + 1000))
 		;
 	if (!copier->is_over) {
-		/* Nothing lets it run, or it sits in a call that never should take long. It ends with slurmstepd, which ends without it: this
-		 * file is linked to stay in memory (-z nodelete). */
+		/* Nothing lets it run, or it sits in a call that never should take long. It ends with slurmstepd, which
+		 * ends without it: this file is linked to stay in memory (-z nodelete). */
 		pthread_mutex_unlock(&copier->lock);
 		pthread_detach(copier->thread);
 		return;

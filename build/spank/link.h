@@ -30,7 +30,8 @@ struct lane {
 
 /* Lanes are served in turn, from first_turn on: those with packets. stuck_ms: since when the job waits; -1: it does
  * not. look_ms: when it is tried again meanwhile. code: of the last answer, -1 none. tally: of the worker, -1 none;
- * sent_bytes: what should stand there in the end; left_bytes: what at our end did not, but may yet. has_asked, is_drained: of DRAIN. */
+ * sent_bytes: what should stand there in the end; left_bytes: what at our end did not, but may yet. has_asked,
+ * is_drained: of DRAIN. */
 struct link {
 	struct sockaddr_un place;
 	struct fields hello;

@@ -82,7 +82,7 @@ class Pump:
         heaps = [items]
         delivered_count = 0
         refused: "list[tuple[Item, str, str]]" = []
-        damaged: "list[Item]" = []
+        damaged: "list[tuple[Item, str, str]]" = []
         while heaps:
             heap = heaps.pop()
             try:
@@ -92,10 +92,11 @@ class Pump:
                 verdict = Verdict(retry=list(range(len(heap))), why=fault.detail)
             except ValueError:
                 # Not looked for in each line: a power cut or a disk did it, if anything.
-                whole = [item for item in heap if _is_whole(item[1])]
-                if len(whole) == len(heap):
+                broken = [item for item in heap if not _is_whole(item[1])]
+                if not broken:
                     raise
-                damaged += [item for item in heap if not _is_whole(item[1])]
+                damaged += [(item, "damaged", "no record") for item in broken]
+                whole = [item for item in heap if item not in broken]
                 heaps += [whole] if whole else []
                 continue
             if verdict.split and len(heap) > 1:
@@ -119,7 +120,7 @@ class Pump:
             self._set_down(f"it refuses every line: {refused[0][2]}")
             self._blame.hold(self._pause(len(items), None, patience))
             return False
-        for item, reason, why in (*refused, *((item, "damaged", "no record") for item in damaged)):
+        for item, reason, why in refused + damaged:
             self._refuse(item, reason, why)
         return True
 

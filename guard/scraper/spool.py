@@ -13,6 +13,7 @@ import stat
 import uuid
 
 from guard.base.faults import NodeFault
+from guard.scraper import appended
 from guard.scraper.limits import SEGMENT_MAX_BYTES
 
 TYPE_CHECKING = False
@@ -191,12 +192,12 @@ class Reader:
             except FileNotFoundError:
                 return None
             self._fd_segment = cursor.segment
-        data = self._pread(bytes_max)
+        data = appended.pread(self._fd, bytes_max, cursor.offset)
         end = data.rfind(b"\n") + 1
         while not end and len(data) >= bytes_max:
             # One line longer than a batch.
             bytes_max *= 2
-            data = self._pread(bytes_max)
+            data = appended.pread(self._fd, bytes_max, cursor.offset)
             end = data.rfind(b"\n") + 1
         if not end:
             return None
@@ -209,14 +210,6 @@ class Reader:
             [line + b"\n" for line in lines],
             Cursor(cursor.number + len(lines), cursor.segment, cursor.offset + end),
         )
-
-    def _pread(self, size_bytes: int) -> bytes:
-        data = os.pread(self._fd, size_bytes, self.cursor.offset)
-        if b"\0" in data:
-            # No line has one. Up to Linux 6.8 a read beside an append may, where memory is ordered weakly (aarch64),
-            # see the file's new size before its new content.
-            data = os.pread(self._fd, size_bytes, self.cursor.offset)
-        return data
 
 
 def load_cursor(folder: str, name: str, sink: str) -> "tuple[Cursor | None, dict[str, object]]":

@@ -3,6 +3,7 @@
 
 import os
 
+from guard.scraper import appended
 from guard.scraper.limits import LOG_LINE_MAX_BYTES, LOG_LOOK_BYTES
 
 
@@ -53,12 +54,11 @@ class Tail:
         if self._fd < 0:
             return b""
         try:
-            if os.fstat(self._fd).st_size < os.lseek(self._fd, 0, os.SEEK_CUR):
-                os.lseek(self._fd, 0, os.SEEK_SET)  # copytruncate
-            data = os.read(self._fd, LOG_LOOK_BYTES)
-            if b"\0" in data:
-                # As in spool.py, Reader: it may be there a moment later.
-                data = os.pread(self._fd, len(data), os.lseek(self._fd, 0, os.SEEK_CUR) - len(data))
+            offset = os.lseek(self._fd, 0, os.SEEK_CUR)
+            if os.fstat(self._fd).st_size < offset:
+                offset = 0  # copytruncate
+            data = appended.pread(self._fd, LOG_LOOK_BYTES, offset)
+            os.lseek(self._fd, offset + len(data), os.SEEK_SET)
             return data
         except OSError:
             return b""

@@ -31,7 +31,6 @@ class Bench:
         self.waited_s: list[float] = []
         self.told: list[str] = []
         self.sink = sink
-        self.count = 0
         cursor, _ = spool.load_cursor(self.folder, self.name, "s")
         self.reader = spool.Reader(self.folder, cursor)
         self.pump = Pump(
@@ -49,13 +48,12 @@ class Bench:
 
     def add(self, what: "list[dict[str, Any]]") -> None:
         """Appends lines to the spool."""
-        self.count += len(what)
         if what:
             self.writer.append([line for _, line in items(what)])
 
     def run(self) -> None:
         """Delivers all that there is, however often that must be tried."""
-        while self.pump.step(lambda: True) or self.reader.cursor.number < self.count:
+        while self.pump.step(lambda: True) or self.reader.cursor.number < self.writer.number:
             pass
 
     def dropped(self, reason: str) -> int:
